@@ -1,0 +1,150 @@
+"""Encoder and decoder layers: attention and feed-forward sublayers with their norms.
+
+Axes: B batch, T target positions, S source positions, E model width; packed inputs are (rows, E).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qknorm.model.settings import ModelSettings
+from qknorm.nn import CrossCache, MultiheadAttention, Packing, SelfCache, make_norm
+
+
+@dataclass
+class LayerCache:
+    """What one decoder layer keeps between decoding steps."""
+
+    own: SelfCache = field(default_factory=SelfCache)
+    cross: CrossCache = field(default_factory=CrossCache)
+
+
+class FeedForward(nn.Module):
+    """Linear, ReLU, dropout, linear."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        self.inner = nn.Linear(settings.d_model, settings.d_ff)
+        self.outer = nn.Linear(settings.d_ff, settings.d_model)
+        self.dropout = settings.ff_dropout
+        std = (2 / (settings.d_model + settings.d_ff)) ** 0.5
+        for linear in (self.inner, self.outer):
+            nn.init.normal_(linear.weight, std=std)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.dropout(F.relu(self.inner(x)), self.dropout, self.training)
+        y: Tensor = self.outer(h)
+        return y
+
+
+class Sublayer(nn.Module):
+    """The residual connection around a sublayer: PreNorm x + f(norm(x)) or PostNorm norm(x + f(x))."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        self.norm = make_norm(settings.norm, settings.d_model)
+        self.pre = settings.norm_position == "pre"
+        self.dropout = settings.dropout
+
+    def before(self, x: Tensor) -> Tensor:
+        """What the sublayer gets."""
+        return self.norm(x) if self.pre else x
+
+    def after(self, x: Tensor, y: Tensor) -> Tensor:
+        """What comes of x and the sublayer's answer y."""
+        x = x + F.dropout(y, self.dropout, self.training)
+        return x if self.pre else self.norm(x)
+
+
+def make_attention(settings: ModelSettings) -> MultiheadAttention:
+    """One attention module as the settings have it, with the authors' initial weights."""
+    normalised = settings.qk_norm is not None
+    attention = MultiheadAttention(
+        settings.d_model,
+        settings.heads,
+        dropout=settings.attention_dropout,
+        batch_first=True,
+        qk_norm=settings.qk_norm,
+        qk_scale_init=settings.qk_scale_init if normalised else None,
+        length=settings.length if normalised and settings.qk_scale_init is None else None,
+        qk_scale_per=settings.qk_scale_per,
+        qk_scale_learnable=settings.qk_scale_learnable if normalised else None,
+        v_norm=settings.v_norm,
+    )
+    std = (2 / (5 * settings.d_model)) ** 0.5
+    assert attention.in_proj_weight is not None
+    nn.init.normal_(attention.in_proj_weight, std=std)
+    nn.init.normal_(attention.out_proj.weight, std=std)
+    return attention
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        self.self_attn = make_attention(settings)
+        self.self_attn_sublayer = Sublayer(settings)
+        self.ff = FeedForward(settings)
+        self.ff_sublayer = Sublayer(settings)
+
+    def forward(self, x: Tensor, padding: Tensor | None, packing: Packing | None) -> Tensor:
+        h = self.self_attn_sublayer.before(x)
+        y, _ = self.self_attn(h, h, h, padding, need_weights=False, packing=packing)
+        x = self.self_attn_sublayer.after(x, y)
+        return self.ff_sublayer.after(x, self.ff(self.ff_sublayer.before(x)))
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, attention to the source, feed-forward."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        self.self_attn = make_attention(settings)
+        self.self_attn_sublayer = Sublayer(settings)
+        self.cross_attn = make_attention(settings)
+        self.cross_attn_sublayer = Sublayer(settings)
+        self.ff = FeedForward(settings)
+        self.ff_sublayer = Sublayer(settings)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        memory_padding: Tensor | None,
+        packing: Packing | None,
+        memory_packing: Packing | None,
+    ) -> Tensor:
+        # No padding mask on the target: padding stands at the end, where a causal query never looks.
+        h = self.self_attn_sublayer.before(x)
+        y, _ = self.self_attn(h, h, h, need_weights=False, is_causal=True, packing=packing)
+        x = self.self_attn_sublayer.after(x, y)
+        h = self.cross_attn_sublayer.before(x)
+        y, _ = self.cross_attn(
+            h, memory, memory, memory_padding, need_weights=False, packing=packing, key_packing=memory_packing
+        )
+        x = self.cross_attn_sublayer.after(x, y)
+        return self.ff_sublayer.after(x, self.ff(self.ff_sublayer.before(x)))
+
+    def step(
+        self, x: Tensor, memory: Tensor, memory_padding: Tensor | None, cache: LayerCache, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """One new position for each of B × K rows; also the cross-attention weights, (B, H, K, S), if asked.
+
+        x is (B, K, E). The K rows of a sentence (its hypotheses) stand side by side as queries of one
+        cross-attention, so the sentence's keys and values are kept once.
+        """
+        B, K, E = x.shape
+        h = self.self_attn_sublayer.before(x).view(B * K, 1, E)
+        y, _ = self.self_attn(h, h, h, need_weights=False, is_causal=True, cache=cache.own)
+        x = self.self_attn_sublayer.after(x, y.view(B, K, E))
+        h = self.cross_attn_sublayer.before(x)
+        y, weights = self.cross_attn(
+            h, memory, memory, memory_padding, need_weights, average_attn_weights=False, cache=cache.cross
+        )
+        x = self.cross_attn_sublayer.after(x, y)
+        return self.ff_sublayer.after(x, self.ff(self.ff_sublayer.before(x))), weights

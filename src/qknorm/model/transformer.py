@@ -1,0 +1,196 @@
+"""The encoder-decoder Transformer of the paper, every switch of its ablations included.
+
+Axes: B sentences, T target positions, S source positions, E model width, V subwords, K hypotheses
+of a sentence. Packed inputs have one axis of rows for B × T or B × S.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qknorm.ids import EOS, PAD, UNK
+from qknorm.model.layers import DecoderLayer, EncoderLayer, LayerCache
+from qknorm.model.settings import ModelSettings
+from qknorm.nn import FixNormEmbedding, Packing, SinusoidalPositions, TiedEmbedding, make_norm
+
+NEVER = -1e9
+"""The logit of a subword that the target language does not have."""
+
+
+@dataclass
+class DecoderState:
+    """Everything a decoding in progress needs: the source as encoded, and the layers' caches."""
+
+    memory: Tensor  # (B, S, E)
+    memory_padding: Tensor | None  # (B, S), True at padding
+    caches: list[LayerCache]
+    table: Tensor  # (V, E) output rows, computed once
+    hypotheses: int = 1  # K
+    length: int = 0
+
+    def reorder(self, rows: Tensor) -> None:
+        """Make hypothesis i what hypothesis rows[i] was: (B × K) row numbers, each within its sentence."""
+        for cache in self.caches:
+            cache.own.reorder(rows)
+        self.hypotheses = rows.numel() // self.memory.size(0)
+
+    def keep(self, sentences: Tensor) -> None:
+        """Go on with these sentences only."""
+        K = self.hypotheses
+        rows = (sentences[:, None] * K + torch.arange(K, device=sentences.device)).flatten()
+        for cache in self.caches:
+            cache.own.reorder(rows)
+            cache.cross.reorder(sentences)
+        self.memory = self.memory.index_select(0, sentences)
+        if self.memory_padding is not None:
+            self.memory_padding = self.memory_padding.index_select(0, sentences)
+
+
+class Transformer(nn.Module):
+    """``model(source, target)`` gives the logits of each next target subword.
+
+    Padded: source (B, S), target (B, T) ids, padding at the end of a row; logits (B, T, V). Packed: both
+    flat, with ``source_packing`` and ``target_packing`` saying where the sentences lie; logits (rows, V).
+
+    Args:
+        vocab_size: V, the subwords of both languages and the four special ones.
+        settings: everything else; ``ModelSettings()`` is the paper's base model.
+        target_subwords: (V,) True for subwords the target side has; others are never predicted.
+    """
+
+    target_subwords: Tensor | None
+
+    def __init__(
+        self,
+        vocab_size: int,
+        settings: ModelSettings | None = None,
+        target_subwords: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        settings = ModelSettings() if settings is None else settings
+        if vocab_size <= EOS:
+            raise ValueError(f"vocab_size must be more than the {EOS + 1} special subwords, not {vocab_size}")
+        self.settings = settings
+        make_embedding = FixNormEmbedding if settings.fix_norm else TiedEmbedding
+        self.embedding = make_embedding(vocab_size, settings.d_model)
+        self.positions = SinusoidalPositions(settings.d_model, odd=settings.positions)
+        self.languages = nn.Embedding(settings.languages, settings.d_model) if settings.languages else None
+        self.encoder = nn.ModuleList(EncoderLayer(settings) for _ in range(settings.encoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(settings) for _ in range(settings.decoder_layers))
+        final = settings.norm if settings.norm_position == "pre" else "none"
+        self.encoder_norm = make_norm(final, settings.d_model)
+        self.decoder_norm = make_norm(final, settings.d_model)
+        if self.languages is not None:
+            nn.init.normal_(self.languages.weight, std=settings.d_model**-0.5)
+        if target_subwords is not None and target_subwords.shape != (vocab_size,):
+            raise ValueError(
+                f"target_subwords must have one entry per subword ({vocab_size}), "
+                f"not shape {tuple(target_subwords.shape)}"
+            )
+        self.register_buffer("target_subwords", None if target_subwords is None else target_subwords.bool())
+
+    def forward(
+        self,
+        source: Tensor,
+        target: Tensor,
+        source_packing: Packing | None = None,
+        target_packing: Packing | None = None,
+        source_language: int | Tensor = 0,
+        target_language: int | Tensor = 1,
+    ) -> Tensor:
+        """Logits of the subword after each of ``target``'s, which begins with BOS."""
+        if (source_packing is None) != (target_packing is None):
+            raise ValueError("give both source_packing and target_packing, or neither")
+        memory, padding = self.encode(source, source_packing, source_language)
+        h = self.decode(target, memory, padding, target_packing, source_packing, target_language)
+        return self.logits(h)
+
+    def encode(
+        self, source: Tensor, packing: Packing | None = None, language: int | Tensor = 0
+    ) -> tuple[Tensor, Tensor | None]:
+        """The encoded source, (B, S, E) or (rows, E), and where it is padding."""
+        padding = None if packing is not None else source == PAD
+        x = self._embed(source, packing, language)
+        for layer in self.encoder:
+            x = layer(x, padding, packing)
+        return self.encoder_norm(x), padding
+
+    def decode(
+        self,
+        target: Tensor,
+        memory: Tensor,
+        memory_padding: Tensor | None = None,
+        packing: Packing | None = None,
+        memory_packing: Packing | None = None,
+        language: int | Tensor = 1,
+    ) -> Tensor:
+        """The decoder's last hidden states, before the output projection."""
+        x = self._embed(target, packing, language)
+        for layer in self.decoder:
+            x = layer(x, memory, memory_padding, packing, memory_packing)
+        return self.decoder_norm(x)  # type: ignore[no-any-return]
+
+    def logits(self, h: Tensor, table: Tensor | None = None) -> Tensor:
+        """(…, E) to (…, V); subwords the target side does not have get −10⁹ (in float16 its lowest)."""
+        logits = self.embedding.project(h, table)
+        if self.target_subwords is None:
+            return logits
+        return logits.masked_fill(~self.target_subwords, max(NEVER, torch.finfo(logits.dtype).min))
+
+    def start(self, source: Tensor, language: int | Tensor = 0) -> DecoderState:
+        """Encode (B, S) sources for step-by-step decoding."""
+        memory, padding = self.encode(source, language=language)
+        table = self.embedding.table().to(memory.dtype)
+        return DecoderState(memory, padding, [LayerCache() for _ in self.decoder], table)
+
+    def step(
+        self,
+        ids: Tensor,
+        state: DecoderState,
+        language: int | Tensor = 1,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Logits (B, K, V) after the newest subwords (B, K), and each layer's cross-attention if asked."""
+        x = self.embedding(ids) + self.positions(1, state.length)
+        if self.languages is not None:
+            x = x + self._language(language, ids.dim())
+        x = F.dropout(x, self.settings.dropout, self.training)
+        weights = []
+        for layer, cache in zip(self.decoder, state.caches, strict=True):
+            x, w = layer.step(x, state.memory, state.memory_padding, cache, need_weights)  # type: ignore[operator]
+            weights.append(w)
+        state.length += 1
+        state.hypotheses = ids.size(1)
+        return self.logits(self.decoder_norm(x), state.table), weights if need_weights else []
+
+    def _embed(self, ids: Tensor, packing: Packing | None, language: int | Tensor) -> Tensor:
+        """Word · √E + position + language, after word dropout; then dropout."""
+        if ids.dim() != (1 if packing is not None else 2):
+            wanted = "flat (rows,) with a packing" if packing is not None else "(sentences, positions)"
+            raise ValueError(f"ids must be {wanted}, not {tuple(ids.shape)}")
+        if self.training and self.settings.word_dropout > 0:
+            dropped = torch.rand(ids.shape, device=ids.device) < self.settings.word_dropout
+            ids = torch.where(dropped & (ids != PAD), UNK, ids)
+        if packing is None:
+            positions = self.positions(ids.size(1))
+        else:
+            positions = self.positions.at(packing.place(ids.size(0))[1], packing.max_length)
+        x = self.embedding(ids) + positions
+        if self.languages is not None:
+            x = x + self._language(language, ids.dim())
+        return F.dropout(x, self.settings.dropout, self.training)
+
+    def _language(self, language: int | Tensor, ids_dim: int) -> Tensor:
+        """The embedding of one language for all, or of one per sentence (padded) or row (packed)."""
+        assert self.languages is not None
+        if isinstance(language, int):
+            return self.languages.weight[language]
+        x: Tensor = self.languages(language)
+        return x if ids_dim == 1 else x.unsqueeze(1)
+
+    def extra_repr(self) -> str:
+        return f"parameters={sum(p.numel() for p in self.parameters()):,}"

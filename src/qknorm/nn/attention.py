@@ -1,0 +1,463 @@
+"""``MultiheadAttention``: ``torch.nn.MultiheadAttention`` with normalised queries and keys.
+
+Axes: B batch, T query positions, S key positions, E model width, H heads, D = E / H width of one head,
+R and Rk rows of packed query and key buffers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qknorm.nn.cache import CrossCache, SelfCache
+from qknorm.nn.functional import add_causal, attention, initial_scale
+from qknorm.nn.norms import L2Norm, make_qk_norm
+from qknorm.nn.packed import Packing, packed_attention
+
+QK_SCALE_PER = ("layer", "head")
+DEFAULT_LENGTH = 64
+"""The length g starts from when neither ``qk_scale_init`` nor ``length`` is given: log2(64² − 64) = 11.98."""
+
+
+class Logits(NamedTuple):
+    """What an observer of a module is shown at each call: all that decides the attention weights."""
+
+    q: Tensor  # (B, H, T, D), or packed (R, H, D); normalised and scaled
+    k: Tensor  # (B, H, S, D), or packed (Rk, H, D); normalised
+    attn_mask: Tensor | None  # True where a query may look, or added to the logits
+    is_causal: bool
+    scale: float
+    packing: Packing | None
+    key_packing: Packing | None
+
+
+class MultiheadAttention(nn.Module):
+    """Multi-head attention with the constructor, ``forward`` and weights of ``torch.nn.MultiheadAttention``.
+
+    Args:
+        embed_dim: model width E.
+        num_heads: H; must divide ``embed_dim``.
+        dropout: on the attention weights, while training.
+        bias: biases in the projections.
+        add_bias_kv: append a learned key and value.
+        add_zero_attn: append a zero key and value.
+        kdim: width of ``key``, where it differs.
+        vdim: width of ``value``, where it differs.
+        batch_first: inputs are (B, T, E) and not (T, B, E).
+        qk_norm: ``None`` is scaled dot product attention. ``"l2"`` is the paper: unit-length queries and
+            keys per head, logits multiplied by g. ``"rms"``, ``"layer"``: those norms per head, with
+            weights shared by all heads. ``"rms_across_heads"``: RMS over all heads jointly.
+        qk_scale_init: where g starts. Default: from ``length`` with ``"l2"``, 1/√D with the others.
+        length: a typical long sequence L; g starts at log2(L² − L), equation (3), or with the other norms,
+            whose vectors are √D long, at that over D: logits of the same size. Default 64 with ``"l2"``.
+        qk_scale_per: one g for the ``"layer"`` (the paper) or one per ``"head"``.
+        qk_scale_learnable: whether g is a parameter or a fixed buffer. Default: learned with ``"l2"``,
+            fixed with the others, whose norms have weights of their own.
+        v_norm: also l2-normalise the values per head (an ablation of the paper).
+    """
+
+    # torch.nn.TransformerEncoderLayer's inference fast path computes attention from the projection
+    # weights itself and would skip the normalisation; it asks this attribute whether it may.
+    _qkv_same_embed_dim = False
+
+    in_proj_weight: nn.Parameter | None
+    q_proj_weight: nn.Parameter | None
+    k_proj_weight: nn.Parameter | None
+    v_proj_weight: nn.Parameter | None
+    in_proj_bias: nn.Parameter | None
+    bias_k: nn.Parameter | None
+    bias_v: nn.Parameter | None
+    qk_scale: Tensor | None
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        qk_norm: str | None = None,
+        qk_scale_init: float | None = None,
+        length: float | None = None,
+        qk_scale_per: str = "layer",
+        qk_scale_learnable: bool | None = None,
+        v_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        _check_sizes(embed_dim, num_heads, dropout)
+        factory: dict[str, object] = {"device": device, "dtype": dtype}
+        self.embed_dim = embed_dim
+        self.num_heads = num_heads
+        self.head_dim = embed_dim // num_heads
+        self.kdim = embed_dim if kdim is None else kdim
+        self.vdim = embed_dim if vdim is None else vdim
+        self.dropout = dropout
+        self.batch_first = batch_first
+        self.add_zero_attn = add_zero_attn
+        self._observer: Callable[[Logits], None] | None = None
+
+        # The names, shapes and initial values of torch.nn.MultiheadAttention, drawn in its order.
+        one_matrix = self.kdim == embed_dim and self.vdim == embed_dim
+
+        def weight(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
+
+        self.register_parameter("in_proj_weight", weight(3 * embed_dim, embed_dim) if one_matrix else None)
+        for name, width in (("q", embed_dim), ("k", self.kdim), ("v", self.vdim)):
+            self.register_parameter(f"{name}_proj_weight", None if one_matrix else weight(embed_dim, width))
+        self.register_parameter("in_proj_bias", weight(3 * embed_dim) if bias else None)
+        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
+        self.register_parameter("bias_k", weight(1, 1, embed_dim) if add_bias_kv else None)
+        self.register_parameter("bias_v", weight(1, 1, embed_dim) if add_bias_kv else None)
+        self._set_up_norm(qk_norm, qk_scale_init, length, qk_scale_per, qk_scale_learnable, v_norm, factory)
+        self.reset_parameters()
+
+    def _set_up_norm(
+        self,
+        qk_norm: str | None,
+        qk_scale_init: float | None,
+        length: float | None,
+        qk_scale_per: str,
+        qk_scale_learnable: bool | None,
+        v_norm: bool,
+        factory: dict[str, object],
+    ) -> None:
+        if not isinstance(v_norm, bool):
+            raise ValueError(f"v_norm must be True or False, not {v_norm!r}")
+        if qk_scale_per not in QK_SCALE_PER:
+            raise ValueError(f"qk_scale_per must be 'layer' or 'head', not {qk_scale_per!r}")
+        self.qk_norm = qk_norm
+        self.qk_scale_per = qk_scale_per
+        self.v_norm = L2Norm() if v_norm else None
+        self.q_norm: nn.Module | None = None
+        self.k_norm: nn.Module | None = None
+        if qk_norm is None:
+            given = {
+                "qk_scale_init": qk_scale_init,
+                "length": length,
+                "qk_scale_learnable": qk_scale_learnable,
+            }
+            unused = [name for name, value in given.items() if value is not None]
+            if unused:
+                raise ValueError(f"{' and '.join(unused)} would have no effect: qk_norm is None")
+            self._qk_scale_start = 1.0
+            self.register_parameter("qk_scale", None)
+            return
+        self.q_norm = make_qk_norm(qk_norm, self.head_dim, self.num_heads, **factory)  # type: ignore[arg-type]
+        self.k_norm = make_qk_norm(qk_norm, self.head_dim, self.num_heads, **factory)  # type: ignore[arg-type]
+        self._qk_scale_start = _scale_start(qk_norm, self.head_dim, qk_scale_init, length)
+        shape = (self.num_heads,) if qk_scale_per == "head" else (1,)
+        scale = torch.empty(shape, **factory)  # type: ignore[call-overload]
+        if qk_norm == "l2" if qk_scale_learnable is None else qk_scale_learnable:
+            self.qk_scale = nn.Parameter(scale)
+        else:
+            self.register_buffer("qk_scale", scale)
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew, as ``torch.nn.MultiheadAttention`` does, and put g back to its start."""
+        for name in ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"):
+            matrix = getattr(self, name)
+            if matrix is not None:
+                nn.init.xavier_uniform_(matrix)
+        if self.in_proj_bias is not None:
+            nn.init.zeros_(self.in_proj_bias)
+            nn.init.zeros_(self.out_proj.bias)
+        for learned in (self.bias_k, self.bias_v):
+            if learned is not None:
+                nn.init.xavier_normal_(learned)
+        if self.qk_scale is not None:
+            with torch.no_grad():
+                self.qk_scale.fill_(self._qk_scale_start)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+        *,
+        packing: Packing | None = None,
+        key_packing: Packing | None = None,
+        cache: SelfCache | CrossCache | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend; returns ``(output, weights)``, the weights None unless asked for.
+
+        The arguments of ``torch.nn.MultiheadAttention.forward`` mean what they mean there: masks say True
+        where a query must **not** look (or are added to the logits), weights are averaged over heads
+        unless ``average_attn_weights=False``. Beyond it: ``key`` and ``value`` default to ``query`` and
+        ``key``; ``is_causal`` needs no mask beside it; rows that may look nowhere give the output bias.
+
+        Args:
+            packing: ``query`` is (R, E), many sentences in one buffer; attention stays inside each.
+            key_packing: where the keys' sentences lie, for packed cross-attention.
+            cache: a ``SelfCache`` adds the new keys and values to those of earlier calls (queries see
+                all of those, and with ``is_causal`` of the new ones only what came before);
+                a ``CrossCache`` is filled at the first call, and ``key`` is ignored afterwards.
+        """
+        key = query if key is None else key
+        value = key if value is None else value
+        if packing is not None:
+            if need_weights or cache is not None or key_padding_mask is not None or attn_mask is not None:
+                raise ValueError(
+                    "packed input takes no masks and no cache, and returns no weights (need_weights=False)"
+                )
+            return self._forward_packed(query, key, value, is_causal, packing, key_packing), None
+        if key_packing is not None:
+            raise ValueError("key_packing needs packing: where the queries' sentences lie")
+
+        batched = query.dim() == 3
+        query, key, value = self._batch_first(query, key, value)
+        if not batched and key_padding_mask is not None:
+            key_padding_mask = key_padding_mask[None]
+        q, k, v, offset = self._heads(query, key, value, cache)
+        mask, is_causal = self._mask(q, k, key_padding_mask, attn_mask, is_causal, need_weights, offset)
+        scale = self._fixed_scale()
+        if self._observer is not None:
+            self._observer(Logits(q, k, mask, is_causal, scale, None, None))
+        dropout_p = self.dropout if self.training else 0.0
+        weights: Tensor | None = None
+        if need_weights:
+            out, weights = attention(q, k, v, mask, is_causal, dropout_p, need_weights=True, scale=scale)
+            weights = weights.mean(dim=1) if average_attn_weights else weights
+        else:
+            out = attention(q, k, v, mask, is_causal, dropout_p, scale=scale)
+        out = self.out_proj(out.transpose(1, 2).flatten(-2))  # (B, T, E)
+
+        if not batched:
+            return out[0], None if weights is None else weights[0]
+        return out if self.batch_first else out.transpose(0, 1), weights
+
+    def _forward_packed(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        is_causal: bool,
+        packing: Packing,
+        key_packing: Packing | None,
+    ) -> Tensor:
+        if query.dim() != 2 or key.dim() != 2 or value.dim() != 2:
+            raise ValueError(
+                f"packed query, key and value must be (rows, width); query is {tuple(query.shape)}"
+            )
+        if self.bias_k is not None or self.add_zero_attn:
+            raise ValueError("packed input does not go with add_bias_kv or add_zero_attn")
+        q, k, v = self._normalized(*self._project(query, key, value))  # (R, H, D)
+        scale = self._fixed_scale()
+        if self._observer is not None:
+            self._observer(Logits(q, k, None, is_causal, scale, packing, key_packing))
+        dropout_p = self.dropout if self.training else 0.0
+        out = packed_attention(q, k, v, packing, key_packing, is_causal, dropout_p, scale)
+        projected: Tensor = self.out_proj(out.flatten(-2))
+        return projected
+
+    def _batch_first(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, T, E) each, the same object where the caller passed the same object."""
+        for name, x in (("query", query), ("key", key), ("value", value)):
+            if x.dim() != query.dim() or x.dim() not in (2, 3):
+                raise ValueError(
+                    f"query, key and value must all be 3-D (batched) or all 2-D; {name} is {x.dim()}-D"
+                )
+
+        def turned(x: Tensor) -> Tensor:
+            return x[None] if x.dim() == 2 else x if self.batch_first else x.transpose(0, 1)
+
+        q = turned(query)
+        k = q if key is query else turned(key)
+        v = k if value is key else q if value is query else turned(value)
+        return q, k, v
+
+    def _heads(
+        self, query: Tensor, key: Tensor, value: Tensor, cache: SelfCache | CrossCache | None
+    ) -> tuple[Tensor, Tensor, Tensor, int]:
+        """q (B, H, T, D), k and v (B, H, S, D), normalised; and how many keys came before this call."""
+        if cache is not None and (self.bias_k is not None or self.add_zero_attn):
+            raise ValueError("a cache does not go with add_bias_kv or add_zero_attn")
+        if isinstance(cache, CrossCache) and cache.keys is not None and cache.values is not None:
+            if query.size(0) != cache.keys.size(0):
+                raise ValueError(
+                    f"the cache holds {cache.keys.size(0)} sequences, query {query.size(0)}; "
+                    "use reorder() when the batch changes"
+                )
+            q = self._normalized_query(self._project_query(query))
+            return q.transpose(1, 2), cache.keys, cache.values, 0
+        if query.size(0) != key.size(0) or key.shape[:2] != value.shape[:2]:
+            raise ValueError(
+                "query, key and value must have one batch size, key and value one length; they have "
+                f"{tuple(query.shape[:2])}, {tuple(key.shape[:2])}, {tuple(value.shape[:2])}"
+            )
+        q, k, v = self._project(query, key, value)
+        if self.bias_k is not None and self.bias_v is not None:
+            k = torch.cat([k, self.bias_k.view(1, 1, *k.shape[2:]).expand(k.size(0), -1, -1, -1)], dim=1)
+            v = torch.cat([v, self.bias_v.view(1, 1, *v.shape[2:]).expand(v.size(0), -1, -1, -1)], dim=1)
+        if self.add_zero_attn:
+            k, v = F.pad(k, (0, 0, 0, 0, 0, 1)), F.pad(v, (0, 0, 0, 0, 0, 1))
+        q, k, v = self._normalized(q, k, v)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        offset = 0
+        if isinstance(cache, SelfCache):
+            offset = cache.length
+            k, v = cache.append(k, v)
+        elif isinstance(cache, CrossCache):
+            cache.fill(k, v)
+        return q, k, v, offset
+
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(…, E) inputs to (…, H, D) queries, keys and values, with as few products as the inputs allow."""
+        E = self.embed_dim
+        for name, x, width in (("query", query, E), ("key", key, self.kdim), ("value", value, self.vdim)):
+            if x.size(-1) != width:
+                raise ValueError(f"{name} must have width {width}, not {x.size(-1)}")
+        w, b = self.in_proj_weight, self.in_proj_bias
+        if w is not None and key is value:
+            if query is key:
+                q, k, v = self._split(F.linear(query, w, b)).chunk(3, dim=-2)
+                return q, k, v
+            k, v = self._split(F.linear(key, w[E:], None if b is None else b[E:])).chunk(2, dim=-2)
+            return self._project_query(query), k, v
+        _, w_k, w_v = (
+            (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight) if w is None else w.chunk(3)
+        )
+        assert w_k is not None and w_v is not None
+        _, b_k, b_v = (None, None, None) if b is None else b.chunk(3)
+        k, v = F.linear(key, w_k, b_k), F.linear(value, w_v, b_v)
+        return self._project_query(query), self._split(k), self._split(v)
+
+    def _project_query(self, query: Tensor) -> Tensor:
+        E, b = self.embed_dim, self.in_proj_bias
+        w = self.q_proj_weight if self.in_proj_weight is None else self.in_proj_weight[:E]
+        assert w is not None
+        return self._split(F.linear(query, w, None if b is None else b[:E]))
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.view(*x.shape[:-1], -1, self.head_dim)  # (…, H, D)
+
+    def _normalized(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Equation (2) on queries and keys, g multiplied into the queries."""
+        q = self._normalized_query(q)
+        if self.k_norm is not None:
+            k = self._per_head_or_across(self.k_norm, k)
+        if self.v_norm is not None:
+            v = self.v_norm(v)
+        return q, k, v
+
+    def _normalized_query(self, q: Tensor) -> Tensor:
+        if self.q_norm is None or self.qk_scale is None:
+            return q
+        g = self.qk_scale.unsqueeze(-1)  # (1 or H, 1) against (…, H, D)
+        if isinstance(self.q_norm, L2Norm):
+            return self.q_norm(q, g)  # type: ignore[no-any-return]
+        return (self._per_head_or_across(self.q_norm, q) * g).to(q.dtype)
+
+    def _per_head_or_across(self, norm: nn.Module, x: Tensor) -> Tensor:
+        if self.qk_norm == "rms_across_heads":
+            return self._split(norm(x.flatten(-2)))
+        return norm(x)  # type: ignore[no-any-return]
+
+    def _fixed_scale(self) -> float:
+        """What is left to multiply the logits by: nothing once g is in the queries, else 1/√D."""
+        return 1.0 if self.qk_scale is not None else 1.0 / math.sqrt(self.head_dim)
+
+    def _mask(
+        self,
+        q: Tensor,
+        k: Tensor,
+        key_padding_mask: Tensor | None,
+        attn_mask: Tensor | None,
+        is_causal: bool,
+        need_weights: bool,
+        offset: int,
+    ) -> tuple[Tensor | None, bool]:
+        """torch.nn.MultiheadAttention's masks as one of ``attention``'s, and what is left of is_causal."""
+        B, T, S = q.size(0), q.size(2), k.size(2)
+        extra = (self.bias_k is not None) + self.add_zero_attn  # appended keys, open to all
+        if is_causal and attn_mask is not None:
+            # As in PyTorch, is_causal beside a mask is a promise that the mask is the causal one.
+            if key_padding_mask is None and not need_weights and not extra and not offset:
+                attn_mask = None
+            else:
+                is_causal = False
+        merged: Tensor | None = None
+        if attn_mask is not None:
+            merged = _allowed("attn_mask", attn_mask, q.dtype)
+            whole = (T, S - extra) if merged.dim() == 2 else (B * self.num_heads, T, S - extra)
+            if merged.shape != whole:
+                raise ValueError(
+                    f"attn_mask must be ({T}, {S - extra}) or ({B * self.num_heads}, {T}, {S - extra}), "
+                    f"not {tuple(merged.shape)}"
+                )
+            merged = merged if merged.dim() == 2 else merged.view(B, self.num_heads, T, S - extra)
+        if key_padding_mask is not None:
+            padding = _allowed("key_padding_mask", key_padding_mask, q.dtype)
+            if padding.shape != (B, S - extra):
+                raise ValueError(f"key_padding_mask must be ({B}, {S - extra}), not {tuple(padding.shape)}")
+            merged = _both(merged, padding[:, None, None, :])
+        if merged is not None and extra:
+            merged = F.pad(merged, (0, extra), value=True if merged.dtype == torch.bool else 0.0)
+        if is_causal and (offset or extra):
+            if offset and T == 1:
+                return merged, False  # the newest query sees everything there is
+            causal = add_causal(None, T, S - extra, q.device, offset)
+            merged = _both(merged, F.pad(causal, (0, extra), value=True))
+            is_causal = False
+        return merged, is_causal
+
+    def extra_repr(self) -> str:
+        g = "" if self.qk_scale is None else f", qk_scale_per={self.qk_scale_per!r}"
+        return f"{self.embed_dim}, {self.num_heads}, qk_norm={self.qk_norm!r}{g}, dropout={self.dropout}"
+
+
+def _allowed(name: str, mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """PyTorch's "True: look away" to "True: look"; additive masks stay, in the queries' dtype."""
+    if mask.dtype == torch.bool:
+        return ~mask
+    if not mask.is_floating_point():
+        raise ValueError(f"{name} must be boolean or floating point, not {mask.dtype}")
+    return mask.to(dtype)
+
+
+def _both(a: Tensor | None, b: Tensor) -> Tensor:
+    """Two masks as one; additive if either is."""
+    if a is None:
+        return b
+    if a.dtype == b.dtype:
+        return a & b if a.dtype == torch.bool else a + b
+    added, allowed = (b, a) if a.dtype == torch.bool else (a, b)
+    return torch.where(allowed, added, -torch.inf)
+
+
+def _scale_start(qk_norm: str, head_dim: int, qk_scale_init: float | None, length: float | None) -> float:
+    if qk_scale_init is not None and length is not None:
+        raise ValueError("give qk_scale_init or length, not both: each says where g starts")
+    if qk_scale_init is not None:
+        if not math.isfinite(qk_scale_init):
+            raise ValueError(f"qk_scale_init must be a finite number, not {qk_scale_init!r}")
+        return float(qk_scale_init)
+    if qk_norm == "l2":
+        return initial_scale(DEFAULT_LENGTH if length is None else length)
+    return 1.0 / math.sqrt(head_dim) if length is None else initial_scale(length) / head_dim
+
+
+def _check_sizes(embed_dim: int, num_heads: int, dropout: float) -> None:
+    if embed_dim <= 0 or num_heads <= 0:
+        raise ValueError(f"embed_dim and num_heads must be positive, not {embed_dim} and {num_heads}")
+    if embed_dim % num_heads:
+        raise ValueError(f"num_heads must divide embed_dim: {embed_dim} is not a multiple of {num_heads}")
+    if not 0.0 <= dropout < 1.0:
+        raise ValueError(f"dropout must be at least 0 and below 1, not {dropout}")

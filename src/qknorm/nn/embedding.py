@@ -1,0 +1,129 @@
+"""Word embeddings tied to the output projection, plain or of unit length, and sinusoid positions.
+
+Axes: V subwords, E model width.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qknorm.nn.functional import l2_normalize
+
+
+class TiedEmbedding(nn.Module):
+    """One table for input and output: ``forward`` gives √E · w, ``project`` gives logits h wᵀ + bias."""
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if num_embeddings < 1 or embedding_dim < 1:
+            raise ValueError(
+                f"num_embeddings and embedding_dim must be positive, not {num_embeddings} and {embedding_dim}"
+            )
+        self.num_embeddings = num_embeddings
+        self.embedding_dim = embedding_dim
+        self.input_scale = math.sqrt(embedding_dim)
+        self.weight = nn.Parameter(torch.empty(num_embeddings, embedding_dim, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(num_embeddings, device=device, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Normal, standard deviation E^-½."""
+        nn.init.normal_(self.weight, std=self.embedding_dim**-0.5)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self.weight) * self.input_scale  # (…, E)
+
+    def table(self) -> Tensor:
+        """The (V, E) rows the output projection uses; pass it to ``project`` to use it many times."""
+        return self.weight
+
+    def project(self, h: Tensor, table: Tensor | None = None) -> Tensor:
+        """(…, E) to (…, V) logits."""
+        table = self.table() if table is None else table
+        bias = None if self.bias is None else self.bias.to(h.dtype)
+        return F.linear(h, table.to(h.dtype), bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_embeddings}, {self.embedding_dim}, bias={self.bias is not None}"
+
+
+class FixNormEmbedding(TiedEmbedding):
+    """A tied embedding whose rows have unit length at every use (Nguyen & Chiang 2018)."""
+
+    def reset_parameters(self) -> None:
+        """Uniform in ±0.01, as the authors draw it; only the directions matter."""
+        nn.init.uniform_(self.weight, -0.01, 0.01)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return l2_normalize(F.embedding(ids, self.weight), self.input_scale)  # (…, E)
+
+    def table(self) -> Tensor:
+        return l2_normalize(self.weight)
+
+
+class SinusoidalPositions(nn.Module):
+    """Fixed sinusoid positions, as many as asked for: the table grows when a longer sequence comes.
+
+    ``odd="cosine"`` is Vaswani et al. (2017): sine in even dimensions, cosine in odd ones.
+    ``odd="sine"`` is the table of the paper's code, which has sine in both.
+    """
+
+    table: Tensor
+
+    def __init__(
+        self,
+        embedding_dim: int,
+        odd: str = "cosine",
+        room: int = 512,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        if odd not in ("cosine", "sine"):
+            raise ValueError(f"odd must be 'cosine' or 'sine', not {odd!r}")
+        if embedding_dim % 2:
+            raise ValueError(f"embedding_dim must be even, not {embedding_dim}")
+        self.embedding_dim = embedding_dim
+        self.odd = odd
+        self.register_buffer("table", self._compute(room, torch.device(device or "cpu")), persistent=False)
+
+    def _compute(self, room: int, device: torch.device) -> Tensor:
+        pair = torch.arange(0, self.embedding_dim, 2, dtype=torch.float64, device=device)
+        rate = torch.exp(pair * (-math.log(10000.0) / self.embedding_dim))
+        angle = torch.arange(room, dtype=torch.float64, device=device)[:, None] * rate  # (room, E / 2)
+        odd = angle.cos() if self.odd == "cosine" else angle.sin()
+        return torch.stack([angle.sin(), odd], dim=-1).flatten(-2).float()  # (room, E)
+
+    def upto(self, length: int) -> Tensor:
+        """A table of at least ``length`` positions, (≥ length, E)."""
+        if length <= self.table.size(0):
+            return self.table
+        table = self._compute(max(length, 2 * self.table.size(0)), self.table.device).to(self.table.dtype)
+        if not torch.compiler.is_compiling():
+            self.table = table
+        return table
+
+    def forward(self, length: int, offset: int = 0) -> Tensor:
+        """Positions offset … offset + length − 1, (length, E)."""
+        return self.upto(offset + length)[offset : offset + length]
+
+    def at(self, positions: Tensor, max_length: int) -> Tensor:
+        """The given positions, each below ``max_length``; (…, E)."""
+        return F.embedding(positions, self.upto(max_length))
+
+    def extra_repr(self) -> str:
+        return f"{self.embedding_dim}, odd={self.odd!r}"
