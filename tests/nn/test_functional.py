@@ -129,9 +129,9 @@ def test_fused_and_explicit_agree_and_stay_finite(B, H, T, S, D, dtype, is_causa
         found = torch.autograd.grad(out.float().square().sum(), (q, k, v, g))
         assert all(x.isfinite().all() for x in (out, *found))
         grads.append((out, *found))
-    tolerance = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 8e-2, torch.float16: 2e-2}[dtype]
-    for fused, explicit in zip(*grads, strict=True):
-        assert error(fused, explicit) < tolerance
+    close = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 3e-2, torch.float16: 4e-3}[dtype]
+    for i, (fused, explicit) in enumerate(zip(*grads, strict=True)):
+        assert error(fused, explicit) < close * (10 if i else 1)  # gradients lose a digit
 
 
 def test_softmax_sees_only_differences():

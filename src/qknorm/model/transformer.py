@@ -72,7 +72,7 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         settings = ModelSettings() if settings is None else settings
-        if vocab_size <= EOS:
+        if vocab_size <= EOS + 1:
             raise ValueError(f"vocab_size must be more than the {EOS + 1} special subwords, not {vocab_size}")
         self.settings = settings
         make_embedding = FixNormEmbedding if settings.fix_norm else TiedEmbedding

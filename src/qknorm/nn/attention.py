@@ -346,7 +346,7 @@ class MultiheadAttention(nn.Module):
         return self._split(F.linear(query, w, None if b is None else b[:E]))
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:-1], -1, self.head_dim)  # (…, H, D)
+        return x.view(*x.shape[:-1], x.size(-1) // self.head_dim, self.head_dim)  # (…, H, D)
 
     def _normalized(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Equation (2) on queries and keys, g multiplied into the queries."""

@@ -1,8 +1,8 @@
 """Attention over many sentences in one flat buffer, no padding between them.
 
 Axes: R rows of the query buffer, Rk of the key buffer, H heads, D width of one head, N sentences,
-L the longest sentence. Rows past the last sentence are unused room: they give zeros, take no part,
-and have zero gradients whatever stands in them (NaN too).
+L the longest sentence. Rows past the last sentence are unused room: in attention they take no part,
+give zeros and have zero gradients, whatever stands in them.
 """
 
 from __future__ import annotations
