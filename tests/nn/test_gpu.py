@@ -1,0 +1,149 @@
+"""On a CUDA device: the variable-length kernels, low precision, one compilation, every path finite."""
+
+import pytest
+import torch
+
+from qknorm.model import ModelSettings, Transformer
+from qknorm.nn import MultiheadAttention, Packing, qk_norm_attention
+from support.compare import error
+
+pytestmark = pytest.mark.gpu
+E, H = 128, 4
+CUDA = "cuda"
+
+
+def flat(lengths, room, dtype, seed=0):
+    """Sentences in one buffer, and unused rows of something large."""
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.randn(sum(lengths), E, generator=rng)
+    return torch.cat([x, torch.full((room, E), 1e3)]).to(CUDA, dtype).requires_grad_()
+
+
+LENGTHS, MEMORY = [5, 0, 33, 1, 70], [9, 3, 1, 40, 12]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("norm", [None, "l2", "rms"])
+@pytest.mark.parametrize("kind", ["self", "causal", "cross"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_packed_is_padded(dtype, norm, kind, compiled):
+    if compiled and (norm == "rms" or kind == "self"):
+        pytest.skip("compiled: one norm and two kinds suffice")
+    torch.manual_seed(0)
+    made = MultiheadAttention(E, H, batch_first=True, qk_norm=norm, device=CUDA, dtype=dtype)
+    reference = MultiheadAttention(E, H, batch_first=True, qk_norm=norm, dtype=torch.float64)
+    reference.load_state_dict({k: v.double().cpu() for k, v in made.state_dict().items()})
+    x, memory = flat(LENGTHS, 11, dtype), flat(MEMORY, 7, dtype, seed=1)
+    packing = Packing.of(LENGTHS, places=8, max_length=128, device=CUDA)
+    key_packing = Packing.of(MEMORY, places=8, max_length=64, device=CUDA)
+    cross, used = kind == "cross", sum(LENGTHS)
+    arguments = dict(need_weights=False, is_causal=kind == "causal")
+    torch.compiler.reset()
+    function = torch.compile(made, fullgraph=True) if compiled else made
+    if cross:
+        out = function(x, memory, memory, packing=packing, key_packing=key_packing, **arguments)[0]
+    else:
+        out = function(x, x, x, packing=packing, **arguments)[0]
+    assert out.isfinite().all()
+    inputs, parameters = [x, memory] if cross else [x], list(made.parameters())
+    direction = torch.randn(used, E, device=CUDA, dtype=dtype)
+    grads = torch.autograd.grad((out[:used] * direction).sum(), inputs + parameters)
+
+    wide_x = x.detach().double().cpu()[:used].requires_grad_()
+    wide_memory = memory.detach().double().cpu()[: sum(MEMORY)].requires_grad_() if cross else wide_x
+    parts = []
+    for sentence, source in zip(
+        wide_x.split(LENGTHS), wide_memory.split(MEMORY if cross else LENGTHS), strict=True
+    ):
+        parts.append(reference(sentence[None], source[None], source[None], **arguments)[0][0])
+    twin = torch.cat(parts)
+    wide_inputs = [wide_x, wide_memory] if cross else [wide_x]
+    wide = torch.autograd.grad(
+        (twin * direction.double().cpu()).sum(), wide_inputs + list(reference.parameters())
+    )
+    close = {torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}[dtype]
+    assert error(out[:used], twin) < close
+    for grad, expected in zip(grads, wide, strict=True):
+        if grad.shape != expected.shape:
+            assert (grad[expected.size(0) :] == 0).all(), "unused room has a gradient"
+            grad = grad[: expected.size(0)]
+        assert error(grad, expected) < 3 * close
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_packed_dropout_keeps_the_mean_and_has_gradients(dtype):
+    made = MultiheadAttention(E, H, dropout=0.3, qk_norm="l2", device=CUDA, dtype=dtype)
+    x = flat(LENGTHS, 5, dtype)
+    packing = Packing.of(LENGTHS, places=8, max_length=128, device=CUDA)
+    outs = torch.stack([made(x, x, x, need_weights=False, packing=packing)[0].float() for _ in range(400)])
+    plain = made.eval()(x, x, x, need_weights=False, packing=packing)[0]
+    assert outs.std(0)[: sum(LENGTHS)].mean() > 1e-2
+    assert error(outs.mean(0), plain) < 0.1
+    made.train()(x, x, x, need_weights=False, packing=packing)[0].float().square().sum().backward()
+    assert x.grad.isfinite().all() and all(p.grad.isfinite().all() for p in made.parameters())
+
+
+def test_other_sentences_do_not_compile_again():
+    made = MultiheadAttention(E, H, qk_norm="l2", device=CUDA, dtype=torch.bfloat16)
+    torch.compiler.reset()
+    compiled = torch.compile(made, fullgraph=True)
+    x = flat([128], 0, torch.bfloat16)
+    for lengths in ([5, 60], [128], [1, 2, 3, 4]):
+        packing = Packing.of(lengths, places=8, max_length=128, device=CUDA)
+        stance = "default" if lengths == [5, 60] else "fail_on_recompile"
+        with torch.compiler.set_stance(stance):
+            out = compiled(x, need_weights=False, packing=packing)[0]
+        assert error(out, made(x, need_weights=False, packing=packing)[0]) < 3e-2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("masked", ["none", "bool", "float"])
+def test_fused_and_explicit_and_float64_agree(dtype, need_weights, masked):
+    rng = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, H, 17, 32, generator=rng).to(CUDA, dtype).requires_grad_() for _ in "qkv")
+    mask = None
+    if masked != "none":
+        mask = torch.rand(2, 1, 17, 17, generator=rng).to(CUDA) > 0.5
+        mask[0, 0, 3] = False  # a row that may look nowhere
+        if masked == "float":
+            mask = torch.where(mask, 0.25, -torch.inf).to(dtype)
+    g = torch.tensor(12.3, device=CUDA, requires_grad=True)
+    result = qk_norm_attention(q, k, v, g, mask, need_weights=need_weights)
+    out = result[0] if need_weights else result
+    direction = torch.randn(out.shape, generator=rng).to(CUDA, dtype)
+    grads = torch.autograd.grad((out * direction).sum(), (q, k, v, g))
+    wide = [x.detach().double().cpu().requires_grad_() for x in (q, k, v, g)]
+    wide_mask = mask if mask is None else mask.cpu() if masked == "bool" else mask.double().cpu()
+    expected = qk_norm_attention(*wide, wide_mask, need_weights=True)[0]
+    wide_grads = torch.autograd.grad((expected * direction.double().cpu()).sum(), wide)
+    close = {torch.float32: 1e-5, torch.bfloat16: 4e-2, torch.float16: 6e-3}[dtype]
+    assert error(out, expected) < close
+    for grad, wide_grad in zip(grads, wide_grads, strict=True):
+        assert error(grad, wide_grad) < 3 * close
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_model_packed_is_padded(dtype):
+    settings = ModelSettings(
+        d_model=E, d_ff=256, heads=H, encoder_layers=2, decoder_layers=2,
+        dropout=0.0, attention_dropout=0.0, ff_dropout=0.0, word_dropout=0.0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = Transformer(50, settings).to(CUDA, dtype)
+    lengths, target_lengths = [7, 4, 30], [6, 9, 2]
+    rows = [torch.randint(4, 50, (n,)) for n in (*lengths, *target_lengths)]
+    source, target = (torch.nn.utils.rnn.pad_sequence(r, True).to(CUDA) for r in (rows[:3], rows[3:]))
+    padded = model(source, target)[target != 0]
+    packed = model(
+        torch.cat([*rows[:3], torch.zeros(5, dtype=torch.long)]).to(CUDA),
+        torch.cat([*rows[3:], torch.zeros(9, dtype=torch.long)]).to(CUDA),
+        Packing.of(lengths, places=4, max_length=32, device=CUDA),
+        Packing.of(target_lengths, places=4, max_length=32, device=CUDA),
+    )[: sum(target_lengths)]
+    assert error(packed, padded) < (1e-4 if dtype == torch.float32 else 6e-2)
+    grads = [
+        torch.autograd.grad(x.float().logsumexp(-1).sum(), list(model.parameters())) for x in (packed, padded)
+    ]
+    for a, b in zip(*grads, strict=True):
+        assert error(a, b) < (1e-3 if dtype == torch.float32 else 1e-1)
