@@ -133,7 +133,11 @@ def graphed(step: Callable[[], None]) -> Callable[[], None]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return graph.replay
+
+    def replay(kept: Callable[[], None] = step) -> None:  # the graph reads the step's weights: keep them
+        graph.replay()
+
+    return replay
 
 
 def milliseconds(step: Callable[[], None], times: int, device: torch.device) -> float:

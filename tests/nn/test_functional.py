@@ -12,7 +12,7 @@ from qknorm.nn import initial_scale, l2_normalize, qk_norm_attention
 from support.compare import error
 from support.numpy_attention import core
 
-SHAPE = dict(B=2, H=3, T=5, S=7, D=8)
+SHAPE = dict(B=2, H=3, T=5, S=7, D=16)
 
 
 def draw(seed=0, dtype=torch.float32, **sizes):
@@ -237,10 +237,10 @@ def test_initial_scale_refuses(length):
     ("change", "message"),
     [
         (dict(q=torch.randn(2, 3, 5, 4)), "q and k must have one width, not 4"),
-        (dict(v=torch.randn(2, 3, 6, 8)), "k and v must have one length, not 7"),
+        (dict(v=torch.randn(2, 3, 6, 16)), "k and v must have one length, not 7"),
         (dict(q=torch.randn(8)), "q must be at least 2-D"),
         (dict(scale=torch.ones(4)), r"one value per head \(3\), not shape \(4,\)"),
-        (dict(scale=torch.ones(2), q=torch.randn(5, 8)), "no head axis"),
+        (dict(scale=torch.ones(2), q=torch.randn(5, 16)), "no head axis"),
     ],
 )
 def test_wrong_shapes_are_named(change, message):
