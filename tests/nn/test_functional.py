@@ -26,6 +26,8 @@ def draw(seed=0, dtype=torch.float32, **sizes):
 
     q = normal(s["B"], s["H"], s["T"], s["D"])
     k, v = (normal(s["B"], s["H"], s["S"], s["D"]) for _ in "kv")
+    with torch.no_grad():
+        v /= s["D"] ** 0.5  # about unit length, so that errors are relative to the outputs' size
     return q, k, v
 
 

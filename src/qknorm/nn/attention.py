@@ -258,7 +258,7 @@ class MultiheadAttention(nn.Module):
             )
         if self.bias_k is not None or self.add_zero_attn:
             raise ValueError("packed input does not go with add_bias_kv or add_zero_attn")
-        q, k, v = self._normalized(*self._project(query, key, value))  # (R, H, D)
+        q, k, v = self._projected_and_normalized(query, key, value)  # (R, H, D)
         scale = self._fixed_scale()
         if self._observer is not None:
             self._observer(Logits(q, k, None, is_causal, scale, packing, key_packing))
@@ -302,13 +302,7 @@ class MultiheadAttention(nn.Module):
                 "query, key and value must have one batch size, key and value one length; they have "
                 f"{tuple(query.shape[:2])}, {tuple(key.shape[:2])}, {tuple(value.shape[:2])}"
             )
-        q, k, v = self._project(query, key, value)
-        if self.bias_k is not None and self.bias_v is not None:
-            k = torch.cat([k, self.bias_k.view(1, 1, *k.shape[2:]).expand(k.size(0), -1, -1, -1)], dim=1)
-            v = torch.cat([v, self.bias_v.view(1, 1, *v.shape[2:]).expand(v.size(0), -1, -1, -1)], dim=1)
-        if self.add_zero_attn:
-            k, v = F.pad(k, (0, 0, 0, 0, 0, 1)), F.pad(v, (0, 0, 0, 0, 0, 1))
-        q, k, v = self._normalized(q, k, v)
+        q, k, v = self._projected_and_normalized(query, key, value)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         offset = 0
         if isinstance(cache, SelfCache):
@@ -317,6 +311,23 @@ class MultiheadAttention(nn.Module):
         elif isinstance(cache, CrossCache):
             cache.fill(k, v)
         return q, k, v, offset
+
+    def _projected_and_normalized(
+        self, query: Tensor, key: Tensor, value: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(…, E) inputs to (…, H, D) queries, keys and values as attention takes them."""
+        if query is key is value and self.in_proj_weight is not None and self._normalizes_jointly():
+            qkv = self._split(F.linear(query, self.in_proj_weight, self.in_proj_bias))  # (…, 3H, D)
+            qk, v = qkv.narrow(-2, 0, 2 * self.num_heads), qkv.narrow(-2, 2 * self.num_heads, self.num_heads)
+            q, k = self._normalized_jointly(qk).chunk(2, dim=-2)
+            return q, k, v if self.v_norm is None else self.v_norm(v)
+        q, k, v = self._project(query, key, value)
+        if self.bias_k is not None and self.bias_v is not None:
+            k = torch.cat([k, self.bias_k.view(1, 1, *k.shape[2:]).expand(k.size(0), -1, -1, -1)], dim=1)
+            v = torch.cat([v, self.bias_v.view(1, 1, *v.shape[2:]).expand(v.size(0), -1, -1, -1)], dim=1)
+        if self.add_zero_attn:
+            k, v = F.pad(k, (0, 0, 0, 0, 0, 1)), F.pad(v, (0, 0, 0, 0, 0, 1))
+        return self._normalized(q, k, v)
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(…, E) inputs to (…, H, D) queries, keys and values, with as few products as the inputs allow."""
@@ -347,6 +358,22 @@ class MultiheadAttention(nn.Module):
 
     def _split(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:-1], x.size(-1) // self.head_dim, self.head_dim)  # (…, H, D)
+
+    def _normalizes_jointly(self) -> bool:
+        """Whether queries and keys of one product have the same plain l2 norm and nothing between."""
+        return (
+            self.bias_k is None
+            and not self.add_zero_attn
+            and type(self.q_norm) is type(self.k_norm) is L2Norm
+            and self.q_norm.eps == self.k_norm.eps
+        )
+
+    def _normalized_jointly(self, qk: Tensor) -> Tensor:
+        """Equation (2) on queries and keys side by side, (…, 2H, D), in one pass: a scale of g, then of 1."""
+        assert self.q_norm is not None and self.qk_scale is not None
+        H = self.num_heads
+        scale = F.pad(self.qk_scale.expand(H), (0, H), value=1.0)
+        return self.q_norm(qk, scale.unsqueeze(-1))  # type: ignore[no-any-return]
 
     def _normalized(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Equation (2) on queries and keys, g multiplied into the queries."""

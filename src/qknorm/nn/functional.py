@@ -33,11 +33,8 @@ def l2_normalize(x: Tensor, scale: Tensor | float | None = None, eps: float = ZE
     """
     wide = _widen(x)
     length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-    has_direction = length > eps
-    factor = torch.where(has_direction, length, 1.0).reciprocal()
-    if scale is not None:
-        factor = factor * scale
-    factor = torch.where(has_direction, factor, 0.0)
+    length = length.masked_fill(length <= eps, torch.inf)  # x / inf = 0, and so is every gradient
+    factor: Tensor = (1.0 if scale is None else scale) / length
     return (wide * factor).to(x.dtype)
 
 

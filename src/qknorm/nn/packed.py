@@ -179,8 +179,8 @@ def _memory_efficient(
         None,
         queries.cu_seqlens,
         keys.cu_seqlens,
-        queries.max_length,
-        keys.max_length,
+        min(queries.max_length, q.size(0)),  # this kernel refuses more than there are rows
+        min(keys.max_length, k.size(0)),
         dropout_p,
         1 if is_causal else 0,  # 1: causal from the top left
         True,
