@@ -5,6 +5,7 @@ import torch
 
 from qknorm.model import ModelSettings, Transformer
 from qknorm.nn import MultiheadAttention, Packing, qk_norm_attention
+from qknorm.nn.fused import normalized_heads, plain_heads
 from support.compare import error
 
 pytestmark = pytest.mark.gpu
@@ -68,6 +69,52 @@ def test_packed_is_padded(dtype, norm, kind, compiled):
             assert (grad[expected.size(0) :] == 0).all(), "unused room has a gradient"
             grad = grad[: expected.size(0)]
         assert error(grad, expected) < 3 * close
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("rows", "heads", "width"), [(1, 1, 8), (77, 3, 48), (4096, 8, 64), (0, 2, 16)])
+def test_fused_heads_are_the_plain_ones(dtype, rows, heads, width):
+    rng = torch.Generator().manual_seed(0)
+    qkv = torch.randn(rows, 3 * heads, width, generator=rng)
+    if rows > 3:
+        qkv[2] = 0
+    qkv = qkv.to(CUDA, dtype).requires_grad_()
+    scale = (torch.rand(heads, generator=rng) * 12).to(CUDA).requires_grad_()
+    ups = [torch.randn(rows, heads, width, generator=rng).to(CUDA, dtype) for _ in "qkv"]
+    fused = normalized_heads(qkv, scale, 1e-12)
+    grads = torch.autograd.grad(fused, (qkv, scale), ups)
+    wide, wide_scale = qkv.detach().double().requires_grad_(), scale.detach().double().requires_grad_()
+    plain = plain_heads(wide, wide_scale, 1e-12)
+    expected = torch.autograd.grad(plain, (wide, wide_scale), [u.double() for u in ups])
+    close = {torch.float32: 2e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}[dtype]
+    for a, b in zip((*fused, *grads), (*plain, *expected), strict=True):
+        assert error(a, b) < close
+    if rows > 3:
+        assert (fused[0][2] == 0).all() and (grads[0][2, : 2 * heads] == 0).all()
+    torch.library.opcheck(normalized_heads, (qkv, scale, 1e-12))
+
+
+def test_fused_heads_can_be_differentiated_twice_and_mapped():
+    rng = torch.Generator().manual_seed(0)
+    qkv = torch.randn(5, 6, 8, generator=rng).to(CUDA).requires_grad_()
+    scale = torch.tensor([3.0, 9.0], device=CUDA, requires_grad=True)
+    second = []
+    for function in (normalized_heads, plain_heads):
+        loss = sum(x.pow(3).sum() for x in function(qkv, scale, 1e-12))
+        first = torch.autograd.grad(loss, (qkv, scale), create_graph=True)
+        second.append(torch.autograd.grad(sum(g.square().sum() for g in first), (qkv, scale)))
+    for a, b in zip(*second, strict=True):
+        assert error(a, b) < 1e-5
+    batch = torch.stack([qkv.detach(), 2 * qkv.detach() + 1])
+    mapped = torch.vmap(lambda x: normalized_heads(x, scale, 1e-12))(batch)
+    for i in range(2):
+        for a, b in zip(mapped, plain_heads(batch[i], scale, 1e-12), strict=True):
+            assert error(a[i], b) < 1e-6
+    per_sample = torch.vmap(
+        torch.func.grad(lambda g, x: sum(y.pow(3).sum() for y in normalized_heads(x, g, 1e-12))), (None, 0)
+    )(scale.detach(), batch)
+    whole = torch.autograd.grad(sum(y.pow(3).sum() for y in plain_heads(batch[1], scale, 1e-12)), scale)[0]
+    assert error(per_sample[1], whole) < 1e-5
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

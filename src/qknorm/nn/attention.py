@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from qknorm.nn.cache import CrossCache, SelfCache
 from qknorm.nn.functional import add_causal, attention, initial_scale
+from qknorm.nn.fused import can_fuse, normalized_heads, plain_heads
 from qknorm.nn.norms import L2Norm, make_qk_norm
 from qknorm.nn.packed import Packing, packed_attention
 
@@ -318,8 +319,7 @@ class MultiheadAttention(nn.Module):
         """(…, E) inputs to (…, H, D) queries, keys and values as attention takes them."""
         if query is key is value and self.in_proj_weight is not None and self._normalizes_jointly():
             qkv = self._split(F.linear(query, self.in_proj_weight, self.in_proj_bias))  # (…, 3H, D)
-            qk, v = qkv.narrow(-2, 0, 2 * self.num_heads), qkv.narrow(-2, 2 * self.num_heads, self.num_heads)
-            q, k = self._normalized_jointly(qk).chunk(2, dim=-2)
+            q, k, v = self._jointly_normalized(qkv)
             return q, k, v if self.v_norm is None else self.v_norm(v)
         q, k, v = self._project(query, key, value)
         if self.bias_k is not None and self.bias_v is not None:
@@ -368,12 +368,15 @@ class MultiheadAttention(nn.Module):
             and self.q_norm.eps == self.k_norm.eps
         )
 
-    def _normalized_jointly(self, qk: Tensor) -> Tensor:
-        """Equation (2) on queries and keys side by side, (…, 2H, D), in one pass: a scale of g, then of 1."""
-        assert self.q_norm is not None and self.qk_scale is not None
-        H = self.num_heads
-        scale = F.pad(self.qk_scale.expand(H), (0, H), value=1.0)
-        return self.q_norm(qk, scale.unsqueeze(-1))  # type: ignore[no-any-return]
+    def _jointly_normalized(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Equation (2) on queries and keys as they lie side by side, (…, 3H, D), in one pass over both."""
+        assert self.qk_scale is not None and isinstance(self.q_norm, L2Norm)
+        g = self.qk_scale.expand(self.num_heads)
+        if not can_fuse(qkv):
+            return plain_heads(qkv, g, self.q_norm.eps)
+        q, k, v = normalized_heads(qkv.flatten(0, -3), g, self.q_norm.eps)
+        shape = (*qkv.shape[:-2], self.num_heads, self.head_dim)
+        return q.view(shape), k.view(shape), v.view(shape)
 
     def _normalized(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Equation (2) on queries and keys, g multiplied into the queries."""

@@ -101,7 +101,8 @@ def packed_attention(
     """softmax(scale · q kᵀ) v inside each sentence; q (R, H, D), k and v (Rk, H, D), result (R, H, D).
 
     ``key_packing`` says where the keys' sentences lie (cross-attention); without it they lie where the
-    queries' do. On a GPU this is PyTorch's variable-length kernel, elsewhere a padded reference.
+    queries' do. On a GPU this is PyTorch's variable-length kernel (flash attention in half precision, the
+    memory-efficient one in float32), elsewhere, and for compiled float32, a padded reference.
     """
     keys = packing if key_packing is None else key_packing
     _check_packed(q, k, v, packing, keys, is_causal)
@@ -110,12 +111,12 @@ def packed_attention(
     used_q = packing.used(q.size(0))[:, None, None]
     used_k = used_q if keys is packing else keys.used(k.size(0))[:, None, None]
     q, k, v = torch.where(used_q, q, 0.0), torch.where(used_k, k, 0.0), torch.where(used_k, v, 0.0)
-    if not q.is_cuda:
-        out = _padded_reference(q, k, v, packing, keys, is_causal, dropout_p, scale)
-    elif q.dtype in FLASH_DTYPES and q.size(-1) % 8 == 0 and q.size(-1) <= 256:
-        out = _flash(q, k, v, packing, keys, is_causal, dropout_p, scale)
-    else:
-        out = _memory_efficient(q, k, v, packing, keys, is_causal, dropout_p, scale)
+    kernel = _padded_reference
+    if q.is_cuda and q.dtype in FLASH_DTYPES and q.size(-1) % 8 == 0 and q.size(-1) <= 256:
+        kernel = _flash
+    elif q.is_cuda and not torch.compiler.is_compiling():  # PyTorch 2.11 cannot compile this one's backward
+        kernel = _memory_efficient
+    out = kernel(q, k, v, packing, keys, is_causal, dropout_p, scale)
     return torch.where(used_q, out, 0.0)
 
 
