@@ -91,10 +91,19 @@ def test_fused_heads_are_the_plain_ones(dtype, rows, heads, width):
         assert error(a, b) < close
     if rows > 3:
         assert (fused[0][2] == 0).all() and (grads[0][2, : 2 * heads] == 0).all()
-    torch.library.opcheck(normalized_heads, (qkv, scale, 1e-12))
+    if rows:
+        torch.library.opcheck(normalized_heads, (qkv, scale, 1e-12))
+        one = scale[:1].detach().to(dtype).requires_grad_()  # one g for all heads, in the module's dtype
+        single = normalized_heads(qkv, one, 1e-12)
+        (dg,) = torch.autograd.grad(single, one, ups)
+        wide_one = one.detach().double().requires_grad_()
+        (expected_dg,) = torch.autograd.grad(
+            plain_heads(wide, wide_one, 1e-12), wide_one, [u.double() for u in ups]
+        )
+        assert error(dg, expected_dg) < close
 
 
-def test_fused_heads_can_be_differentiated_twice_and_mapped():
+def test_fused_heads_can_be_differentiated_twice():
     rng = torch.Generator().manual_seed(0)
     qkv = torch.randn(5, 6, 8, generator=rng).to(CUDA).requires_grad_()
     scale = torch.tensor([3.0, 9.0], device=CUDA, requires_grad=True)
@@ -105,16 +114,29 @@ def test_fused_heads_can_be_differentiated_twice_and_mapped():
         second.append(torch.autograd.grad(sum(g.square().sum() for g in first), (qkv, scale)))
     for a, b in zip(*second, strict=True):
         assert error(a, b) < 1e-5
-    batch = torch.stack([qkv.detach(), 2 * qkv.detach() + 1])
-    mapped = torch.vmap(lambda x: normalized_heads(x, scale, 1e-12))(batch)
-    for i in range(2):
-        for a, b in zip(mapped, plain_heads(batch[i], scale, 1e-12), strict=True):
-            assert error(a[i], b) < 1e-6
-    per_sample = torch.vmap(
-        torch.func.grad(lambda g, x: sum(y.pow(3).sum() for y in normalized_heads(x, g, 1e-12))), (None, 0)
-    )(scale.detach(), batch)
-    whole = torch.autograd.grad(sum(y.pow(3).sum() for y in plain_heads(batch[1], scale, 1e-12)), scale)[0]
-    assert error(per_sample[1], whole) < 1e-5
+
+
+def test_per_sample_gradients_with_vmap():
+    attention = MultiheadAttention(E, H, batch_first=True, qk_norm="l2", device=CUDA)
+    parameters = dict(attention.named_parameters())
+    x = torch.randn(3, 5, E, device=CUDA)
+
+    def loss(parameters, one):
+        out = torch.func.functional_call(attention, parameters, (one[None],), dict(need_weights=True))[0]
+        return out.square().sum()
+
+    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, x)
+    whole = torch.autograd.grad(sum(loss(parameters, one) for one in x), attention.qk_scale)[0]
+    assert error(each["qk_scale"].sum(0), whole) < 1e-4
+
+
+def test_places_compiled():
+    lengths = [5, 0, 33, 1, 70]
+    packing = Packing.of(lengths, places=8, max_length=128, device=CUDA)
+    expected = [(i, p) for i, n in enumerate(lengths) for p in range(n)] + [(0, 0)] * 11
+    compiled = torch.compile(lambda cu: Packing(cu, 128).place(120), fullgraph=True)
+    for place in (packing.place(120), compiled(packing.cu_seqlens)):
+        assert list(zip(*(x.tolist() for x in place), strict=True)) == expected
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -371,10 +371,9 @@ class MultiheadAttention(nn.Module):
     def _jointly_normalized(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Equation (2) on queries and keys as they lie side by side, (…, 3H, D), in one pass over both."""
         assert self.qk_scale is not None and isinstance(self.q_norm, L2Norm)
-        g = self.qk_scale.expand(self.num_heads)
         if not can_fuse(qkv):
-            return plain_heads(qkv, g, self.q_norm.eps)
-        q, k, v = normalized_heads(qkv.flatten(0, -3), g, self.q_norm.eps)
+            return plain_heads(qkv, self.qk_scale, self.q_norm.eps)
+        q, k, v = normalized_heads(qkv.flatten(0, -3), self.qk_scale, self.q_norm.eps)
         shape = (*qkv.shape[:-2], self.num_heads, self.head_dim)
         return q.view(shape), k.view(shape), v.view(shape)
 

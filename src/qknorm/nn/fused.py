@@ -13,7 +13,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.library import triton_op, wrap_triton
 
 from qknorm.nn.functional import l2_normalize
 
@@ -30,91 +33,66 @@ ROWS = 32
 
 
 def can_fuse(qkv: Tensor) -> bool:
-    """Whether the kernel takes this projection."""
-    return triton is not None and qkv.is_cuda and qkv.dtype in FUSED_DTYPES and qkv.size(-1) <= 256
+    """Whether the kernel takes this projection (under ``torch.vmap`` and its kin it does not)."""
+    if triton is None or not qkv.is_cuda or qkv.dtype not in FUSED_DTYPES or qkv.size(-1) > 256:
+        return False
+    return torch.compiler.is_compiling() or not is_functorch_wrapped_tensor(qkv)
 
 
-def plain_heads(qkv: Tensor, scale: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """q̂ · g, k̂ and v, each (R, H, D), of (R, 3H, D) projected heads; ``scale`` is g for each head, (H,)."""
-    H = scale.size(0)
-    both = torch.nn.functional.pad(scale, (0, H), value=1.0)  # queries times g, keys times 1
+def plain_heads(qkv: Tensor, g: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """g · q̂, k̂ and v, each (…, H, D), of projected heads (…, 3H, D); g has one value or H."""
+    H = qkv.size(-2) // 3
+    both = F.pad(g.expand(H), (0, H), value=1.0)  # queries times g, keys times 1
     q, k = l2_normalize(qkv.narrow(-2, 0, 2 * H), both.unsqueeze(-1), eps).chunk(2, dim=-2)
     return q, k, qkv.narrow(-2, 2 * H, H)
 
 
-@torch.library.custom_op("qknorm::normalized_heads", mutates_args=())
-def normalized_heads(qkv: Tensor, scale: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """``plain_heads`` in one kernel; the three results are tensors of their own."""
-    R, H, D = qkv.size(0), scale.size(0), qkv.size(2)
-    qkv, scale = qkv.contiguous(), scale.float().contiguous()
+@triton_op("qknorm::normalized_heads", mutates_args={})
+def normalized_heads(qkv: Tensor, g: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """``plain_heads`` of (R, 3H, D) in one kernel; the three results are tensors of their own."""
+    R, H, D = qkv.size(0), qkv.size(1) // 3, qkv.size(2)
+    qkv = qkv.contiguous()
     q, k, v = (qkv.new_empty(R, H, D) for _ in "qkv")
     if R:
-        width = triton.next_power_of_2(D)
-        grid = (triton.cdiv(R, ROWS), H)
-        kernels.normalize_heads[grid](qkv, scale, q, k, v, R, eps, H, D, width, ROWS)
+        wrap_triton(kernels.normalize_heads)[(triton.cdiv(R, ROWS), H)](
+            qkv, g, q, k, v, R, eps, H, D, triton.next_power_of_2(D), ROWS, g.numel() > 1
+        )
     return q, k, v
 
 
-@normalized_heads.register_fake
-def _(qkv: Tensor, scale: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    shape = (qkv.size(0), scale.size(0), qkv.size(2))
-    return qkv.new_empty(shape), qkv.new_empty(shape), qkv.new_empty(shape)
-
-
-@torch.library.custom_op("qknorm::normalized_heads_backward", mutates_args=())
+@triton_op("qknorm::normalized_heads_backward", mutates_args={})
 def normalized_heads_backward(
-    dq: Tensor, dk: Tensor, dv: Tensor, qkv: Tensor, scale: Tensor, eps: float
+    dq: Tensor, dk: Tensor, dv: Tensor, qkv: Tensor, g: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of qkv and of scale."""
-    R, H, D = qkv.size(0), scale.size(0), qkv.size(2)
-    dq, dk, dv, qkv, g = (x.contiguous() for x in (dq, dk, dv, qkv, scale.float()))
+    """The gradient of qkv, and (H, programs) parts whose sum is that of g."""
+    R, H, D = qkv.size(0), qkv.size(1) // 3, qkv.size(2)
+    dq, dk, dv, qkv = dq.contiguous(), dk.contiguous(), dv.contiguous(), qkv.contiguous()
+    programs = triton.cdiv(R, ROWS)
     dqkv = torch.empty_like(qkv)
-    grid = (triton.cdiv(R, ROWS), H)
-    parts = qkv.new_empty(grid, dtype=torch.float32)  # each program's share of the scale's gradient
+    parts = qkv.new_empty(H, programs, dtype=torch.float32)
     if R:
-        width = triton.next_power_of_2(D)
-        kernels.normalize_heads_backward[grid](dq, dk, dv, qkv, g, dqkv, parts, R, eps, H, D, width, ROWS)
-    return dqkv, parts.sum(0).to(scale.dtype)
-
-
-@normalized_heads_backward.register_fake
-def _(dq: Tensor, dk: Tensor, dv: Tensor, qkv: Tensor, scale: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(qkv, memory_format=torch.contiguous_format), torch.empty_like(scale)
+        wrap_triton(kernels.normalize_heads_backward)[(programs, H)](
+            dq, dk, dv, qkv, g, dqkv, parts, R, eps, H, D, triton.next_power_of_2(D), ROWS, g.numel() > 1
+        )
+    return dqkv, parts
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    qkv, scale, ctx.eps = inputs
-    ctx.save_for_backward(qkv, scale)
+    qkv, g, ctx.eps = inputs
+    ctx.save_for_backward(qkv, g)
 
 
-def _backward(ctx: Any, dq: Tensor, dk: Tensor, dv: Tensor) -> tuple[Tensor, Tensor, None]:
-    qkv, scale = ctx.saved_tensors
-    # Where somebody differentiates this gradient in turn, it is computed in operations that allow it.
-    pull = _plain_backward if torch.is_grad_enabled() else normalized_heads_backward
-    dqkv, dscale = pull(dq, dk, dv, qkv, scale, ctx.eps)
-    return dqkv, dscale, None
-
-
-def _plain_backward(
-    dq: Tensor, dk: Tensor, dv: Tensor, qkv: Tensor, scale: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
-    _, pull = torch.func.vjp(lambda x, g: plain_heads(x, g, eps), qkv, scale)
-    dqkv, dscale = pull((dq, dk, dv))
-    return dqkv, dscale
+def _backward(ctx: Any, dq: Tensor, dk: Tensor, dv: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    qkv, g = ctx.saved_tensors
+    if torch.is_grad_enabled():  # somebody differentiates this gradient: use operations that allow it
+        wanted = [x for x in (qkv, g) if x.requires_grad]
+        found = iter(
+            torch.autograd.grad(plain_heads(qkv, g, ctx.eps), wanted, (dq, dk, dv), create_graph=True)
+        )
+        return next(found) if qkv.requires_grad else None, next(found) if g.requires_grad else None, None
+    dqkv, parts = normalized_heads_backward(dq, dk, dv, qkv, g, ctx.eps)
+    dg = parts.sum(-1) if g.numel() > 1 else parts.sum().view(1)
+    return dqkv, dg.to(g.dtype), None
 
 
 normalized_heads.register_autograd(_backward, setup_context=_keep)
-
-
-@normalized_heads.register_vmap
-def _(
-    info: Any, in_dims: tuple[int | None, ...], *inputs: Any
-) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:
-    results: tuple[Tensor, ...] = torch.vmap(plain_heads, in_dims)(*inputs)
-    return results, (0, 0, 0)
-
-
-@normalized_heads_backward.register_vmap
-def _(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, int]]:
-    results: tuple[Tensor, ...] = torch.vmap(_plain_backward, in_dims)(*inputs)
-    return results, (0, 0)

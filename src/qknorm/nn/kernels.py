@@ -11,9 +11,10 @@ import triton.language as tl
 @triton.jit
 def normalize_heads(
     qkv, g, q, k, v, R, eps,
-    H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
+    H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, PER_HEAD: tl.constexpr,
 ):  # fmt: skip
     h = tl.program_id(1)
+    scale = tl.load(g + (h if PER_HEAD else 0)).to(tl.float32)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     col = tl.arange(0, WIDTH)
     there = (row[:, None] < R) & (col[None, :] < D)
@@ -21,7 +22,7 @@ def normalize_heads(
     to = row[:, None] * (H * D) + h * D + col[None, :]
     x = tl.load(source, mask=there, other=0.0).to(tl.float32)
     length = tl.sqrt(tl.sum(x * x, axis=1))
-    factor = tl.where(length > eps, tl.load(g + h) / length, 0.0)
+    factor = tl.where(length > eps, scale / length, 0.0)
     tl.store(q + to, x * factor[:, None], mask=there)
     x = tl.load(source + H * D, mask=there, other=0.0).to(tl.float32)
     length = tl.sqrt(tl.sum(x * x, axis=1))
@@ -33,9 +34,10 @@ def normalize_heads(
 @triton.jit
 def normalize_heads_backward(
     dq, dk, dv, qkv, g, dqkv, parts, R, eps,
-    H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
+    H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, PER_HEAD: tl.constexpr,
 ):  # fmt: skip
     h = tl.program_id(1)
+    scale = tl.load(g + (h if PER_HEAD else 0)).to(tl.float32)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     col = tl.arange(0, WIDTH)
     there = (row[:, None] < R) & (col[None, :] < D)
@@ -48,9 +50,9 @@ def normalize_heads_backward(
     inverse = tl.where(length > eps, 1.0 / length, 0.0)
     unit = x * inverse[:, None]
     along = tl.sum(unit * dy, axis=1)
-    dx = (tl.load(g + h) * inverse)[:, None] * (dy - unit * along[:, None])
+    dx = (scale * inverse)[:, None] * (dy - unit * along[:, None])
     tl.store(dqkv + at, dx, mask=there)
-    tl.store(parts + tl.program_id(0) * H + h, tl.sum(along, axis=0))
+    tl.store(parts + h * tl.num_programs(0) + tl.program_id(0), tl.sum(along, axis=0))
     x = tl.load(qkv + at + H * D, mask=there, other=0.0).to(tl.float32)
     dy = tl.load(dk + flat, mask=there, other=0.0).to(tl.float32)
     length = tl.sqrt(tl.sum(x * x, axis=1))

@@ -62,12 +62,13 @@ class Packing(NamedTuple):
 
     def place(self, rows: int) -> tuple[Tensor, Tensor]:
         """Which sentence each row belongs to, and its position there; both (rows,), 0 in unused room."""
-        row = torch.arange(rows, device=self.cu_seqlens.device, dtype=torch.int32)
-        sentence = torch.searchsorted(self.cu_seqlens[1:].contiguous(), row, right=True)
+        row = torch.arange(rows, device=self.cu_seqlens.device)
+        # Sentences that end at or before the row. (PyTorch 2.11 compiles searchsorted wrongly on a GPU.)
+        sentence = (row[:, None] >= self.cu_seqlens[1:]).sum(-1)
         used = row < self.cu_seqlens[-1]
         sentence = torch.where(used, sentence, 0)
         position = torch.where(used, row - self.cu_seqlens[sentence], 0)
-        return sentence, position.long()
+        return sentence, position
 
     def grid(self, rows: int) -> tuple[Tensor, Tensor]:
         """(N, L) row of each sentence's each position, and whether there is one."""
