@@ -1,0 +1,67 @@
+"""Which sacrebleu metrics the project reports, each built in one place with its settings.
+
+`force=True` only keeps sacrebleu from warning that the text looks tokenised: here that is known.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+
+from qknorm.errors import UserError
+
+Kind = Literal["words", "raw"]
+"""What the text is: whitespace-separated words as a tokeniser left them, or ordinary text."""
+
+MAIN = {"words": "bleu_tokenized", "raw": "sacrebleu"}
+"""The figure that checkpoints are chosen by and systems compared on."""
+
+
+def check_kind(kind: str) -> None:
+    """Refuse a kind of text that is not one of the two."""
+    if kind not in MAIN:
+        raise UserError(
+            f'"{kind}" is not a kind of text; choose "words" (tokenised) or "raw" (ordinary text).'
+        )
+
+
+def tokenized_bleu(references: Sequence[str] | None = None) -> BLEU:
+    """multi-bleu.perl's BLEU: the words as they are, and 0 as soon as one n-gram precision is 0."""
+    return BLEU(tokenize="none", smooth_method="none", force=True, references=_documents(references))
+
+
+def tokenized_13a_bleu() -> BLEU:
+    """multi-bleu-detok.perl's BLEU: mteval-v13a's tokeniser, unsmoothed."""
+    return BLEU(tokenize="13a", smooth_method="none", force=True)
+
+
+def sacre_bleu(references: Sequence[str] | None = None) -> BLEU:
+    """SacreBLEU as everybody reports it: 13a, exponential smoothing."""
+    return BLEU(tokenize="13a", smooth_method="exp", force=True, references=_documents(references))
+
+
+def main_bleu(kind: Kind, references: Sequence[str]) -> BLEU:
+    """The BLEU behind `MAIN[kind]`, its references counted once for any number of systems."""
+    return tokenized_bleu(references) if kind == "words" else sacre_bleu(references)
+
+
+def sentence_bleu(kind: Kind) -> BLEU:
+    """BLEU for one sentence: smoothed, and only up to the n-gram order that the sentence has."""
+    return BLEU(tokenize="none" if kind == "words" else "13a", effective_order=True, force=True)
+
+
+def chrf(references: Sequence[str] | None = None) -> CHRF:
+    """chrF2, sacrebleu's default."""
+    return CHRF(references=_documents(references))
+
+
+def ter() -> TER:
+    """Translation edit rate, sacrebleu's default (tercom); lower is better."""
+    return TER()
+
+
+def _documents(references: Sequence[str] | None) -> list[Sequence[str]] | None:
+    """One set of references, in the form that lets sacrebleu count its n-grams once and keep them."""
+    return None if references is None else [references]
