@@ -2,9 +2,9 @@
 
 import unicodedata
 
-from qknorm.scoring.compare import Change, Comparison, Difference
+from qknorm.scoring.comparison import Change, Comparison, Difference
 from qknorm.scoring.metrics import MAIN
-from qknorm.scoring.score import Scores
+from qknorm.scoring.scores import Scores
 
 WIDTH = 100
 SIGNIFICANT = 0.05
@@ -89,7 +89,7 @@ def _clip(texts: list[str], room: int = WIDTH - 25) -> list[str]:
     """Cut the texts to `room` columns; a longer one starts shortly before the two systems part ways."""
     _, baseline, system = texts
     start = max(0, _common_start(baseline, system) - room // 3)
-    return [_cut(text, min(start, max(0, len(text) - room)), room) for text in texts]
+    return [_cut(text, min(start, max(0, len(text) - room + 1)), room) for text in texts]
 
 
 def _cut(text: str, start: int, room: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from sacrebleu.metrics.base import Metric
 
 from qknorm.scoring import metrics
-from qknorm.scoring.detokenize import detokenize
+from qknorm.scoring.detokenizer import detokenize
 from qknorm.scoring.lines import Text, check_same_length, read_lines, read_references
 from qknorm.scoring.metrics import MAIN, Kind
 

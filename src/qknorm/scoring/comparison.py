@@ -21,7 +21,7 @@ from qknorm.errors import UserError
 from qknorm.scoring import metrics
 from qknorm.scoring.lines import Text, check_same_length, read_lines, read_references
 from qknorm.scoring.metrics import Kind
-from qknorm.scoring.score import Scores, score
+from qknorm.scoring.scores import Scores, score
 
 TRIALS = 10_000
 """Shufflings of the randomisation test: sacrebleu's default."""
@@ -81,6 +81,16 @@ class Comparison:
     def p_value(self) -> float:
         """Of the paired bootstrap on BLEU."""
         return self.bleu.p_value
+
+    @property
+    def ci_low(self) -> float:
+        """The lower end of the 95% interval of `delta`."""
+        return self.bleu.ci_low
+
+    @property
+    def ci_high(self) -> float:
+        """The upper end of the 95% interval of `delta`."""
+        return self.bleu.ci_high
 
     def to_json(self) -> dict[str, Any]:
         """Everything, in JSON's types: BLEU's difference at the top, chrF's under `chrf`."""
