@@ -21,7 +21,7 @@ from qknorm.errors import UserError
 from qknorm.scoring import metrics
 from qknorm.scoring.lines import Text, check_same_length, read_lines, read_references
 from qknorm.scoring.metrics import Kind
-from qknorm.scoring.scores import Scores, score
+from qknorm.scoring.scores import Scores, score_each
 
 TRIALS = 10_000
 """Shufflings of the randomisation test: sacrebleu's default."""
@@ -29,7 +29,7 @@ TRIALS = 10_000
 LISTED = 10
 """How many of the most improved, and of the most worsened, sentences are kept."""
 
-Statistics = NDArray[np.int64]  # (sentences, counts): what a metric needs of each sentence, summable
+Counts = NDArray[np.float64]  # (sentences, counts): whole numbers, summed over sentences before scoring
 
 _seed_lock = threading.Lock()
 
@@ -132,9 +132,10 @@ def compare(
         old.sentences, new.sentences, right.sentences, metrics.sentence_bleu(kind)
     )
     bleu, chrf = metrics.main_bleu(kind, right.sentences), metrics.chrf(right.sentences)
+    scores = score_each([old.sentences, new.sentences], right.sentences, kind, ter=False)
     return Comparison(
-        baseline=score(old.sentences, right.sentences, kind, ter=False),
-        system=score(new.sentences, right.sentences, kind, ter=False),
+        baseline=scores[0],
+        system=scores[1],
         bleu=_difference(bleu, old.sentences, new.sentences, samples, seed),
         chrf=_difference(chrf, old.sentences, new.sentences, samples, seed),
         samples=samples,
@@ -156,10 +157,10 @@ def _difference(
     metric: Metric, baseline: Sequence[str], system: Sequence[str], samples: int, seed: int
 ) -> Difference:
     """Both tests and the interval on one metric, which has the references in its cache."""
-    old, new = _statistics(metric, baseline), _statistics(metric, system)
+    old, new = _counts(metric, baseline), _counts(metric, system)
     delta = _score_of(metric, new.sum(0)) - _score_of(metric, old.sum(0))
-    bootstrap, signature = _paired_test("bs", metric, baseline, system, samples, seed)
-    randomization, signature_randomization = _paired_test("ar", metric, baseline, system, TRIALS, seed)
+    bootstrap, signature = _paired_test("bs", metric, old, new, samples, seed)
+    randomization, signature_randomization = _paired_test("ar", metric, old, new, TRIALS, seed)
     low, high = np.quantile(_resampled_differences(metric, old, new, samples, seed), [0.025, 0.975])
     # sacrebleu counts only draws strictly above the observed difference, so that no difference at all, or one
     # in a single sentence, would pass for significant. Shuffling d differing sentences has 2**d outcomes, of
@@ -177,14 +178,27 @@ def _difference(
     )
 
 
+class _Counted:
+    """A metric that is handed counts for sentences, so that sacrebleu's tests need not count them again."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def _extract_corpus_statistics(self, counts: Counts, references: None) -> Counts:
+        return counts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._metric, name)
+
+
 def _paired_test(
-    test: str, metric: Metric, baseline: Sequence[str], system: Sequence[str], samples: int, seed: int
+    test: str, metric: Metric, old: Counts, new: Counts, samples: int, seed: int
 ) -> tuple[float, str]:
     """The system's p-value and the signature of sacrebleu's bootstrap ("bs") or randomisation ("ar") test."""
+    systems: Any = [("baseline", old), ("system", new)]
+    metrics: Any = {"metric": _Counted(metric)}
     with _sacrebleu_seed(seed):
-        signatures, results = PairedTest(
-            [("baseline", baseline), ("system", system)], {"metric": metric}, None, test, n_samples=samples
-        )()
+        signatures, results = PairedTest(systems, metrics, None, test, n_samples=samples)()
     (name,) = signatures
     result = results[name][1]
     assert isinstance(result, Result) and result.p_value is not None
@@ -206,16 +220,16 @@ def _sacrebleu_seed(seed: int) -> Iterator[None]:
                 os.environ["SACREBLEU_SEED"] = before
 
 
-def _statistics(metric: Metric, hypotheses: Sequence[str]) -> Statistics:
-    return np.array(metric._extract_corpus_statistics(hypotheses, None), dtype=np.int64)
+def _counts(metric: Metric, hypotheses: Sequence[str]) -> Counts:
+    return np.array(metric._extract_corpus_statistics(hypotheses, None), dtype=np.float64)
 
 
-def _score_of(metric: Metric, counts: Statistics) -> float:
+def _score_of(metric: Metric, counts: Counts) -> float:
     return float(metric._compute_score_from_stats(counts.tolist()).score)
 
 
 def _resampled_differences(
-    metric: Metric, old: Statistics, new: Statistics, samples: int, seed: int
+    metric: Metric, old: Counts, new: Counts, samples: int, seed: int
 ) -> NDArray[np.float64]:
     """System minus baseline on every resample: the very draws of sacrebleu's bootstrap with this seed."""
     sentences = len(old)

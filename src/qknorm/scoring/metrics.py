@@ -1,5 +1,6 @@
 """Which sacrebleu metrics the project reports, each built in one place with its settings.
 
+A metric is built for one set of references, which sacrebleu counts once for any number of systems.
 `force=True` only keeps sacrebleu from warning that the text looks tokenised: here that is known.
 """
 
@@ -27,23 +28,23 @@ def check_kind(kind: str) -> None:
         )
 
 
-def tokenized_bleu(references: Sequence[str] | None = None) -> BLEU:
+def tokenized_bleu(references: Sequence[str]) -> BLEU:
     """multi-bleu.perl's BLEU: the words as they are, and 0 as soon as one n-gram precision is 0."""
-    return BLEU(tokenize="none", smooth_method="none", force=True, references=_documents(references))
+    return BLEU(tokenize="none", smooth_method="none", force=True, references=[references])
 
 
-def tokenized_13a_bleu() -> BLEU:
+def tokenized_13a_bleu(references: Sequence[str]) -> BLEU:
     """multi-bleu-detok.perl's BLEU: mteval-v13a's tokeniser, unsmoothed."""
-    return BLEU(tokenize="13a", smooth_method="none", force=True)
+    return BLEU(tokenize="13a", smooth_method="none", force=True, references=[references])
 
 
-def sacre_bleu(references: Sequence[str] | None = None) -> BLEU:
+def sacre_bleu(references: Sequence[str]) -> BLEU:
     """SacreBLEU as everybody reports it: 13a, exponential smoothing."""
-    return BLEU(tokenize="13a", smooth_method="exp", force=True, references=_documents(references))
+    return BLEU(tokenize="13a", smooth_method="exp", force=True, references=[references])
 
 
 def main_bleu(kind: Kind, references: Sequence[str]) -> BLEU:
-    """The BLEU behind `MAIN[kind]`, its references counted once for any number of systems."""
+    """The BLEU behind `MAIN[kind]`."""
     return tokenized_bleu(references) if kind == "words" else sacre_bleu(references)
 
 
@@ -52,16 +53,11 @@ def sentence_bleu(kind: Kind) -> BLEU:
     return BLEU(tokenize="none" if kind == "words" else "13a", effective_order=True, force=True)
 
 
-def chrf(references: Sequence[str] | None = None) -> CHRF:
+def chrf(references: Sequence[str]) -> CHRF:
     """chrF2, sacrebleu's default."""
-    return CHRF(references=_documents(references))
+    return CHRF(references=[references])
 
 
-def ter() -> TER:
+def ter(references: Sequence[str]) -> TER:
     """Translation edit rate, sacrebleu's default (tercom); lower is better."""
-    return TER()
-
-
-def _documents(references: Sequence[str] | None) -> list[Sequence[str]] | None:
-    """One set of references, in the form that lets sacrebleu count its n-grams once and keep them."""
-    return None if references is None else [references]
+    return TER(references=[references])

@@ -1,6 +1,6 @@
 """How good translations are: the paper's three BLEUs for tokenised text, SacreBLEU for raw, chrF and TER."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,15 +46,27 @@ def score(hypotheses: Text, references: Text, kind: Kind = "words", ter: bool = 
     """Every figure for `hypotheses`, given as a list of sentences or a file, plain or gzip'd.
 
     Words are what Python's `str.split` gives, as everywhere in sacrebleu. chrF and TER see the text as it is.
-    `ter=False` leaves TER out: it takes some five seconds for a thousand sentences, ten times all the rest.
+    `ter=False` leaves TER out: it takes four fifths of the time, and half a minute for 400 words in one line.
     """
     metrics.check_kind(kind)
     ours, theirs = _read_both(hypotheses, references)
-    figures, signatures = {}, {}
-    for name, metric, mine, right in _measures(kind, ter, ours, theirs):
-        figures[name] = float(metric.corpus_score(mine, [right]).score)
-        signatures[name] = str(metric.get_signature())
-    return Scores(kind, len(ours), figures, signatures)
+    (scores,) = score_each([ours], theirs, kind, ter)
+    return scores
+
+
+def score_each(
+    systems: Sequence[Sequence[str]], references: Sequence[str], kind: Kind, ter: bool
+) -> list[Scores]:
+    """The scores of several systems on the same sentences; the references are counted only once."""
+    measures = list(_measures(kind, ter, references))
+    scores = []
+    for hypotheses in systems:
+        figures, signatures = {}, {}
+        for name, metric, prepare in measures:
+            figures[name] = float(metric.corpus_score([prepare(line) for line in hypotheses], None).score)
+            signatures[name] = str(metric.get_signature())
+        scores.append(Scores(kind, len(hypotheses), figures, signatures))
+    return scores
 
 
 def bleu(hypotheses: Text, references: Text, kind: Kind = "words") -> float:
@@ -72,16 +84,15 @@ def _read_both(hypotheses: Text, references: Text) -> tuple[list[str], list[str]
 
 
 def _measures(
-    kind: Kind, ter: bool, hypotheses: Sequence[str], references: Sequence[str]
-) -> Iterator[tuple[str, Metric, Sequence[str], Sequence[str]]]:
-    """Name, metric and the text it is shown, in the order of printing."""
+    kind: Kind, ter: bool, references: Sequence[str]
+) -> Iterator[tuple[str, Metric, Callable[[str], str]]]:
+    """Name, metric and what is done to a line before it is scored, in the order of printing."""
     if kind == "words":
-        yield "bleu_tokenized", metrics.tokenized_bleu(), hypotheses, references
-        yield "bleu_13a", metrics.tokenized_13a_bleu(), hypotheses, references
-        joined = [detokenize(line) for line in hypotheses], [detokenize(line) for line in references]
-        yield "sacrebleu_detok", metrics.sacre_bleu(), *joined
+        yield "bleu_tokenized", metrics.tokenized_bleu(references), str
+        yield "bleu_13a", metrics.tokenized_13a_bleu(references), str
+        yield "sacrebleu_detok", metrics.sacre_bleu([detokenize(line) for line in references]), detokenize
     else:
-        yield "sacrebleu", metrics.sacre_bleu(), hypotheses, references
-    yield "chrf", metrics.chrf(), hypotheses, references
+        yield "sacrebleu", metrics.sacre_bleu(references), str
+    yield "chrf", metrics.chrf(references), str
     if ter:
-        yield "ter", metrics.ter(), hypotheses, references
+        yield "ter", metrics.ter(references), str
