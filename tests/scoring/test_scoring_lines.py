@@ -47,25 +47,29 @@ def test_paths_and_lists_score_alike(write, tmp_path):
 
 def test_different_numbers_of_lines_name_both(write):
     hypotheses, references = write("hyp.txt", b"a\nb\nc\n"), write("ref.txt", b"a\n")
-    with pytest.raises(UserError, match=r"hyp\.txt has 3 lines but .*ref\.txt has 1 line;"):
+    with pytest.raises(UserError, match=r"^There are 3 lines in .*hyp\.txt but 1 in .*ref\.txt;"):
         score(hypotheses, references)
-    with pytest.raises(UserError, match=r"^The hypotheses has 1 line but the references has 2 lines;"):
+    with pytest.raises(UserError, match=r"^There is 1 line in the hypotheses but 2 in the references;"):
         bleu(["a"], ["a", "b"])
-    with pytest.raises(UserError, match=r"^The baseline has 1 line but the references has 2 lines;"):
+    with pytest.raises(
+        UserError, match=r"^There is 1 line in the baseline's output but 2 in the references;"
+    ):
         compare(["a"], ["a", "b"], ["a", "b"])
-    with pytest.raises(UserError, match=r"^The system has 3 lines but the references has 2 lines;"):
+    with pytest.raises(
+        UserError, match=r"^There are 3 lines in the system's output but 2 in the references;"
+    ):
         compare(["a", "b"], ["a", "b", "c"], ["a", "b"])
 
 
 def test_empty_inputs_are_refused(write):
     full, empty = write("full", b"a\n"), write("empty", b"")
-    with pytest.raises(UserError, match="empty: there are no lines"):
+    with pytest.raises(UserError, match=r"^There are no lines in .*empty;"):
         score(full, empty)
-    with pytest.raises(UserError, match="empty: there are no lines"):
+    with pytest.raises(UserError, match=r"^There are no lines in .*empty;"):
         score(empty, full)
-    with pytest.raises(UserError, match=r"^The hypotheses: there are no lines"):
+    with pytest.raises(UserError, match=r"^There are no lines in the hypotheses;"):
         bleu([], ["a"])
-    with pytest.raises(UserError, match=r"^The references: every line is blank"):
+    with pytest.raises(UserError, match=r"^Every line of the references is blank;"):
         score(["a", "b"], ["", " \t"])
 
 

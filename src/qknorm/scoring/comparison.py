@@ -122,11 +122,11 @@ def compare(
     metrics.check_kind(kind)
     _check_settings(samples, seed)
     right = read_references(references)
-    old, new = read_lines(baseline, "baseline"), read_lines(system, "system")
+    old, new = read_lines(baseline, "baseline's output"), read_lines(system, "system's output")
     check_same_length(old, right)
     check_same_length(new, right)
     if len(right.sentences) < 2:
-        raise UserError(f"{right.name}: one sentence cannot be resampled; compare at least two.")
+        raise UserError(f"One sentence cannot be resampled; {right.name} must hold at least two.")
 
     improved, worsened = _most_changed(
         old.sentences, new.sentences, right.sentences, metrics.sentence_bleu(kind)

@@ -31,7 +31,7 @@ def read_lines(text: Text, part: str) -> Lines:
     else:
         lines = Lines(f"the {part}", list(text))
     if not lines.sentences:
-        raise UserError(f"{_capital(lines.name)}: there are no lines; one sentence a line is needed.")
+        raise UserError(f"There are no lines in {lines.name}; one sentence a line is needed.")
     return lines
 
 
@@ -39,7 +39,7 @@ def read_references(text: Text) -> Lines:
     """Like `read_lines`, but at least one line must hold words: without them no score means anything."""
     references = read_lines(text, "references")
     if not any(line.strip() for line in references.sentences):
-        raise UserError(f"{_capital(references.name)}: every line is blank; the references must hold words.")
+        raise UserError(f"Every line of {references.name} is blank; the references must hold words.")
     return references
 
 
@@ -47,8 +47,9 @@ def check_same_length(hypotheses: Lines, references: Lines) -> None:
     """Refuse sides that cannot belong together line by line."""
     ours, theirs = len(hypotheses.sentences), len(references.sentences)
     if ours != theirs:
+        count = "There is 1 line" if ours == 1 else f"There are {ours} lines"
         raise UserError(
-            f"{_capital(hypotheses.name)} has {_count(ours)} but {references.name} has {_count(theirs)}; "
+            f"{count} in {hypotheses.name} but {theirs} in {references.name}; "
             "every translation needs its reference on the same line."
         )
 
@@ -83,12 +84,3 @@ def _decode(data: bytes, name: str) -> list[str]:
                 "convert the file to UTF-8, for example with iconv."
             ) from None
     return lines
-
-
-def _count(lines: int) -> str:
-    return "1 line" if lines == 1 else f"{lines} lines"
-
-
-def _capital(name: str) -> str:
-    """A sentence starts with a capital, a path stays as it is."""
-    return f"T{name[1:]}" if name.startswith("the ") else name
