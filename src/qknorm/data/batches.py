@@ -1,0 +1,147 @@
+"""Token batches: sentences of like length together, each batch of about the same number of tokens.
+
+Axes: B sentences, S source positions, T target positions.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qknorm.data.sentences import EncodedPairs, Ids, Sentences
+from qknorm.ids import BOS, EOS, PAD
+
+Rows = NDArray[np.int64]
+
+
+class Batch(NamedTuple):
+    """Pairs padded to one length a side."""
+
+    source: Rows  # (B, S) ids EOS PAD…
+    target_in: Rows  # (B, T) BOS ids PAD…
+    target_out: Rows  # (B, T) ids EOS PAD…
+    indices: Rows  # (B,) places in the corpus
+    source_tokens: int
+    """Source positions that are not padding, EOS included."""
+    target_tokens: int
+
+
+class SourceBatch(NamedTuple):
+    """Sentences to translate, padded to one length."""
+
+    source: Rows  # (B, S) ids EOS PAD…
+    indices: Rows  # (B,) places in the list given
+
+
+class Fullness(NamedTuple):
+    """The share of positions that are not padding."""
+
+    budget: float
+    """Of sentences × longest side, the share that the longer side of each sentence fills."""
+    source: float
+    target: float
+    both: float
+
+
+class Batches:
+    """The batches of a corpus: cut once, in another order each pass.
+
+    Sentences are sorted by their longer side, then from those with the shorter source to those with the
+    shorter target, then by place; and cut so that sentences × longest side is at most the budget. Lengths
+    count EOS (or BOS), which every sentence has on each side.
+    """
+
+    def __init__(self, corpus: EncodedPairs, budget: int, seed: int) -> None:
+        self.corpus = corpus
+        self.budget = budget
+        self.seed = seed
+        source, target = corpus.source.lengths + 1, corpus.target.lengths + 1
+        longest = np.maximum(source, target)
+        order = np.lexsort((source - target, longest))  # a stable sort: ties stay in the corpus's order
+        self._order = order[longest[order] <= budget]
+        self.dropped = len(order) - len(self._order)
+        """Sentences longer than the budget, which are in no batch."""
+        self._longest = longest[self._order]
+        self._cuts = _cut(self._longest, budget)
+
+    def __len__(self) -> int:
+        return len(self._cuts) - 1
+
+    def pass_order(self, pass_number: int) -> Rows:
+        """The numbers of all batches in the order of this pass, from the seed and the pass alone."""
+        return np.random.default_rng([self.seed, pass_number]).permutation(len(self))
+
+    def batch(self, number: int) -> Batch:
+        """Batch `number` of `len(self)`, padded."""
+        if not 0 <= number < len(self):
+            raise IndexError(f"batch {number} of {len(self)}")
+        indices = self._order[self._cuts[number] : self._cuts[number + 1]]
+        source = _padded(*self.corpus.source.take(indices), after=EOS)
+        target = self.corpus.target.take(indices)
+        target_out = _padded(*target, after=EOS)
+        target_in = np.where(target_out == EOS, PAD, target_out)
+        target_in = np.concatenate([np.full((len(indices), 1), BOS), target_in[:, :-1]], axis=1)
+        return Batch(
+            source,
+            target_in,
+            target_out,
+            indices,
+            source_tokens=int(np.count_nonzero(source != PAD)),
+            target_tokens=int(np.count_nonzero(target_out != PAD)),
+        )
+
+    def fullness(self) -> Fullness:
+        """How little of all batches is padding."""
+        source, target = (side.lengths[self._order] + 1 for side in (self.corpus.source, self.corpus.target))
+        cells_source, cells_target = self._cells(source).sum(), self._cells(target).sum()
+        return Fullness(
+            budget=float(self._longest.sum() / self._cells(self._longest).sum()),
+            source=float(source.sum() / cells_source),
+            target=float(target.sum() / cells_target),
+            both=float((source.sum() + target.sum()) / (cells_source + cells_target)),
+        )
+
+    def largest(self) -> Batch:
+        """The batch with the most positions of both sides: if it fits in memory, all do."""
+        source, target = self.corpus.source.lengths + 1, self.corpus.target.lengths + 1
+        cells = self._cells(source[self._order]) + self._cells(target[self._order])
+        return self.batch(int(cells.argmax()))
+
+    def _cells(self, lengths: Rows) -> Rows:
+        """Sentences × longest of each batch, for lengths in the order of the batches."""
+        starts = self._cuts[:-1]
+        return np.diff(self._cuts) * (np.maximum.reduceat(lengths, starts) if len(starts) else starts)
+
+
+def for_translation(sources: Sequence[Sequence[int]], budget: int) -> Iterator[SourceBatch]:
+    """Every sentence once, those of like length together, sentences × longest ≤ budget, longest first.
+
+    A sentence longer than the budget is a batch of its own. `indices` put the results back in order.
+    """
+    sentences = Sentences.of(sources)
+    lengths = sentences.lengths + 1
+    order = np.argsort(lengths, kind="stable")
+    cuts = _cut(lengths[order], budget)
+    for start, stop in zip(cuts[-2::-1].tolist(), cuts[:0:-1].tolist(), strict=True):
+        indices = order[start:stop]
+        yield SourceBatch(_padded(*sentences.take(indices), after=EOS), indices)
+
+
+def _cut(longest: Rows, budget: int) -> Rows:
+    """Where batches begin and end among sentences from short to long; one over the budget stands alone."""
+    cuts = [0]
+    while (start := cuts[-1]) < len(longest):
+        most = max(1, budget // int(longest[start]))
+        cells = np.arange(1, most + 1)[: len(longest) - start] * longest[start : start + most]
+        cuts.append(start + max(1, int(np.searchsorted(cells, budget, side="right"))))
+    return np.array(cuts, dtype=np.int64)
+
+
+def _padded(ids: Ids, lengths: Rows, after: int) -> Rows:
+    """(B, L + 1) sentences given end to end, one a row, each followed by `after` and then padding."""
+    columns = np.arange(int(lengths.max(initial=0)) + 1)
+    rows = np.full((len(lengths), len(columns)), PAD, dtype=np.int64)
+    rows[columns < lengths[:, None]] = ids
+    rows[np.arange(len(lengths)), lengths] = after
+    return rows
