@@ -72,12 +72,16 @@ class Subwords:
         operations: int = 8000,
         sample_power: float = 0.5,
         seed: int = 1,
+        for_dropout: bool = False,
     ) -> "Subwords":
         """Learn from two files (a `str` is a path) or two collections of lines.
 
         Merges are learnt on as many lines as both have together, shared out in proportion to
         n^sample_power: with unequal sides the larger is sampled and the smaller repeated, with equal
         sides every line counts once. Characters, and each side's subwords, come from all lines.
+
+        BPE-dropout needs more subwords a side: `for_dropout` also keeps those that its words are merged
+        through. Without them a word with one merge dropped would often fall apart into characters.
         """
         split = splitter(kind)
         texts = [side if isinstance(side, str | Path) else list(side) for side in (source, target)]
@@ -106,6 +110,8 @@ class Subwords:
             {unit for word in words for unit in merges.segment(merges.spell(_spell(kind, word, known)))}
             for words in everything
         ]
+        if for_dropout:
+            seen = [_with_parts(merges, units) for units in seen]
         merged = [{unit for unit in units if merges.parts[unit]} for units in seen]
         return cls(kind, merges, *merged)
 
@@ -296,6 +302,15 @@ def _spellings(merges: Merges) -> list[list[str]]:
         assert parts is not None
         spellings.append(spellings[parts[0]] + spellings[parts[1]])
     return spellings
+
+
+def _with_parts(merges: Merges, units: set[int]) -> set[int]:
+    """The units and all that they were merged from; parts come before what they make."""
+    found = set(units)
+    for unit in range(len(merges) - 1, 0, -1):
+        if unit in found:
+            found.update(merges.parts[unit] or ())
+    return found
 
 
 def _count_words(
