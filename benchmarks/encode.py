@@ -2,8 +2,8 @@
 
     python benchmarks/encode.py [--pairs 1000000] [--kind words|raw]
 
-The pairs are made up: words drawn by Zipf's law from 60,000 a language, 25 a sentence on average. Each stage runs
-in a process of its own, so that its peak memory is its own.
+The pairs are made up: words drawn by Zipf's law from 60,000 a language, 25 a sentence on average. Each
+stage runs in a process of its own, so that its peak memory is its own.
 """
 
 import argparse

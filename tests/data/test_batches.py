@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qknorm.data.batches import Batches, for_translation
@@ -28,6 +28,7 @@ def corpus() -> EncodedPairs:
     return corpus_of(list(zip(source.tolist(), target.tolist(), strict=True)))
 
 
+@settings(deadline=None)
 @given(corpora, st.integers(1, 40))
 def test_every_sentence_that_fits_is_in_one_batch_under_budget(lengths: Lengths, budget: int) -> None:
     corpus = corpus_of(lengths)
@@ -42,6 +43,7 @@ def test_every_sentence_that_fits_is_in_one_batch_under_budget(lengths: Lengths,
     assert batches.dropped == len(lengths) - len(fitting)
 
 
+@settings(deadline=None)
 @given(corpora)
 def test_rows_are_the_sentences(lengths: Lengths) -> None:
     corpus = corpus_of(lengths)
@@ -59,6 +61,7 @@ def test_rows_are_the_sentences(lengths: Lengths) -> None:
         assert {array.dtype for array in batch[:4]} == {np.dtype(np.int64)}  # type: ignore[union-attr]
 
 
+@settings(deadline=None)
 @given(corpora, st.integers(13, 40))
 def test_batches_are_as_large_as_the_budget_lets_them(lengths: Lengths, budget: int) -> None:
     """The first sentence of a batch would not have fitted into the one before."""
@@ -116,6 +119,7 @@ def test_a_corpus_without_a_sentence_that_fits_has_no_batch() -> None:
     assert len(batches) == 0 and batches.dropped == 2 and len(batches.pass_order(0)) == 0
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 30), max_size=50), st.integers(1, 60))
 def test_translation_loses_nothing(lengths: list[int], budget: int) -> None:
     sources = [[100 * i + j + 10 for j in range(length)] for i, length in enumerate(lengths)]

@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models
 
@@ -82,6 +82,7 @@ def test_unknown_symbols_are_unit_0_and_stop_merges() -> None:
     ]
 
 
+@settings(deadline=None)
 @given(st.lists(st.text("abcdelnorstwX", max_size=12), max_size=20))
 def test_without_dropping_it_is_hf_segmentation(words: list[str]) -> None:
     merges = learn(15)

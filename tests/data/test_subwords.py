@@ -142,7 +142,7 @@ def test_raw_never_writes_a_line_break(raw: Subwords) -> None:
     assert not raw.target_mask[newline].all()
 
 
-@settings(max_examples=300)
+@settings(deadline=None, max_examples=300)
 @given(
     st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"])),
     st.sampled_from(["source", "target"]),

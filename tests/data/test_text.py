@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qknorm.data import text
@@ -23,6 +23,7 @@ def test_only_newlines_break_lines(file: Path) -> None:
     assert text.count_lines(file) == 5
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=["Cs"]))))
 def test_written_lines_are_read_back(tmp_path_factory: pytest.TempPathFactory, written: list[str]) -> None:
     file = tmp_path_factory.mktemp("lines") / "file"

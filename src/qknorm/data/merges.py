@@ -17,6 +17,7 @@ UNKNOWN = 0
 _FIRST = 0x10000  # the character of unit 0; from here on every code point is a character, none a space
 _UNKNOWN_CHARACTER = chr(_FIRST + UNKNOWN)
 _REPEATS = 256
+_ALIKE = 1 << 13
 
 
 class Merges:
@@ -92,8 +93,8 @@ class Merges:
         lengths = np.zeros(places[-1], np.int64)
         finished: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
         never = len(self.merges)
-        for size in np.unique(sizes[sizes > 0]).tolist():
-            (words,) = np.nonzero(sizes == size)
+        for words in _alike(sizes):
+            size = int(sizes[words[0]])
             text = "".join([spelt[word] for word in words.tolist()])
             units = np.frombuffer(text.encode("utf-32-le"), dtype="<u4").astype(np.int64) - _FIRST
             units = np.repeat(units.reshape(len(words), size), repeats[words], axis=0)
@@ -136,6 +137,14 @@ class Merges:
         key = left * len(self) + right
         place = np.minimum(np.searchsorted(self._keys, key), len(self._keys) - 1)
         return np.where(self._keys[place] == key, self._order[place], len(self.merges))
+
+
+def _alike(sizes: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """The places of words of one length, some thousands at a time to bound memory; empty words left out."""
+    for size in np.unique(sizes[sizes > 0]).tolist():
+        (words,) = np.nonzero(sizes == size)
+        for start in range(0, len(words), _ALIKE):
+            yield words[start : start + _ALIKE]
 
 
 def _repeated(counts: Mapping[str, int]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -137,11 +137,11 @@ class Subwords:
 
     def decode(self, sentences: Iterable[Sequence[int] | NDArray[np.integer[Any]]]) -> list[str]:
         """The text of each list of ids. PAD, BOS and EOS are left out; UNK is written `<unk>`."""
-        if self.kind == "words":
-            joined = (b"".join([self._texts[i] for i in ids]) for ids in sentences)
-            return [line.decode("utf-8").removesuffix(" ") for line in joined]
         joined = (b"".join([self._texts[i] for i in ids]) for ids in sentences)
-        return [line.decode("utf-8", errors="replace").removeprefix(" ") for line in joined]
+        decoded = (line.decode("utf-8", errors="replace") for line in joined)
+        if self.kind == "words":
+            return [line.removesuffix(" ") for line in decoded]
+        return [line.removeprefix(" ") for line in decoded]
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Each id as it is shown: `@@` after a piece that goes on, or `▁` for a space of raw text."""
@@ -314,7 +314,7 @@ def _with_parts(merges: Merges, units: set[int]) -> set[int]:
 
 
 def _count_words(
-    side: str | Path | list[str], split: Any, extra: NDArray[np.bool_]
+    side: str | Path | list[str], split: Callable[[str], list[str]], extra: NDArray[np.bool_]
 ) -> tuple[Counter[str], Counter[str]]:
     """How often each word occurs in all lines, and in the lines marked as extra."""
     words: Counter[str] = Counter()
