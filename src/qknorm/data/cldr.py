@@ -7,17 +7,20 @@ translates; a name CLDR lacks is reported as missing, never replaced by another 
 
 import datetime
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from babel import Locale, dates, lists, numbers, units
 
 if TYPE_CHECKING:
     from qknorm.data.phrases import Phrase
 
+RelativeUnit = Literal["second", "minute", "hour", "day", "week", "month", "year"]
+ListStyle = Literal["standard", "or"]
+
 _MARKS = re.compile("[\u200e\u200f\u061c\u200b\u2066-\u2069]")
 _SPACES = re.compile("[\u0020\u00a0\u2000-\u200a\u202f]+")
 _DAY = datetime.timedelta(days=1)
-_STEPS = {
+_STEPS: dict[str, datetime.timedelta] = {
     "second": datetime.timedelta(seconds=1),
     "minute": datetime.timedelta(minutes=1),
     "hour": datetime.timedelta(hours=1),
@@ -96,7 +99,7 @@ class Language:
         """ "25%", in the language's own spacing."""
         return clean(numbers.format_percent(amount / 100, locale=self._locale))
 
-    def relative(self, unit: str, amount: int) -> str:
+    def relative(self, unit: RelativeUnit, amount: int) -> str:
         """ "in 3 days", or "3 days ago" for a negative amount."""
         span = amount * _STEPS[unit]
         # A threshold out of reach keeps Babel from choosing a larger unit by itself.
@@ -117,7 +120,7 @@ class Language:
 
     def moment(self, day: datetime.date, time: datetime.time) -> str:
         """A full date with its time of day, in the order and with the mark the language puts between."""
-        pattern = dates.get_datetime_format("full", locale=self._locale).replace("'", "")
+        pattern = str(dates.get_datetime_format("full", locale=self._locale)).replace("'", "")
         return clean(pattern.replace("{0}", self.time(time)).replace("{1}", self.date("full", day)))
 
     def days(self, first: datetime.date, last: datetime.date) -> str:
@@ -132,6 +135,6 @@ class Language:
         """An interval within one day."""
         return clean(dates.format_interval(first, last, self._hours, locale=self._locale))
 
-    def listing(self, style: str, items: tuple[str, ...]) -> str:
+    def listing(self, style: ListStyle, items: tuple[str, ...]) -> str:
         """Items joined with the language's "and" ("standard") or "or"."""
         return clean(lists.format_list(items, style=style, locale=self._locale))

@@ -117,7 +117,7 @@ class _Maker:
         self._known: tuple[set[str], set[str]] = (set(), set())
 
     def sentences(self, split: int, count: int) -> Pairs:
-        """`count` new pairs of a split; the training split comes first, since it settles which words are known."""
+        """`count` new pairs of a split; training comes first, since it settles which words are known."""
         draw = _Draw(self._stock, random.Random(f"{self._seed}:{split}"))
         made: Pairs = []
         misses = 0
@@ -179,7 +179,11 @@ class _Draw:
             (self._share, 4),
             (self._joined, 30),
         ]
-        self._topics: list[tuple[Callable[[], Phrase], int]] = [(self._name, 5), (self._names, 2), (self._zone, 1)]
+        self._topics: list[tuple[Callable[[], Phrase], int]] = [
+            (self._name, 5),
+            (self._names, 2),
+            (self._zone, 1),
+        ]
         self._details: list[tuple[Callable[[], Phrase], int]] = [
             (self._date, 5),
             (self._relative, 3),
@@ -212,7 +216,7 @@ class _Draw:
         return Listing(self._rng.choice(("standard", "or")), tuple(items))
 
     def _choice(self) -> Phrase:
-        """Two amounts joined by "or"; "and" leans on a figure in Arabic and Hebrew, which CLDR leaves open."""
+        """Two amounts joined by "or": before a figure, CLDR's "and" is not how Hebrew is written."""
         draw = self._rng.choice((self._measure, self._money, self._relative))
         return Listing("or", (draw(), draw()))
 

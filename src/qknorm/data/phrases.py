@@ -7,9 +7,10 @@ every word in them was seen.
 
 import datetime
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
-from qknorm.data.cldr import Language
+from qknorm.data.cldr import Language, ListStyle, RelativeUnit
 
 Combination = tuple[str | int | float, ...]
 
@@ -93,7 +94,7 @@ class Money:
 class Relative:
     """A time from now: ahead, or back where the amount is negative."""
 
-    unit: str
+    unit: RelativeUnit
     amount: int
 
     def text(self, language: Language) -> str:
@@ -208,7 +209,7 @@ class Hours:
 class Listing:
     """Two to four phrases with the language's "and" ("standard") or "or"."""
 
-    style: str
+    style: ListStyle
     items: tuple[Phrase, ...]
 
     def text(self, language: Language) -> str:
@@ -218,8 +219,7 @@ class Listing:
         inner = [key for item in self.items for key in item.combinations()]
         names = [item for item in self.items if isinstance(item, Name)]
         pairs = [
-            ("pair", first.kind, *sorted((first.code, second.code)))
-            for first, second in zip(names, names[1:], strict=False)
+            ("pair", first.kind, *sorted((first.code, second.code))) for first, second in pairwise(names)
         ]
         return (*inner, *pairs)
 

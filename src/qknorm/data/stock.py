@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from qknorm.data import lexicon
-from qknorm.data.cldr import Language
+from qknorm.data.cldr import Language, RelativeUnit
 from qknorm.data.phrases import Combination, Date, Measure, Money, Name, Phrase, Relative, Zone
 
 TRAIN, DEV, TEST = 0, 1, 2
@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"\d[\d.,]*( \d{3}\b)*")
 
 
 class Stock:
-    """The lexemes for a pair of languages and a number of training pairs, and which combinations are held out."""
+    """The lexemes for two languages and a number of training pairs, and which combinations are held out."""
 
     def __init__(self, languages: tuple[Language, Language], train: int, seed: int) -> None:
         self._languages = languages
@@ -91,8 +91,8 @@ class Stock:
                 self._hold_out(phrases)
         return kept
 
-    def _relatives(self) -> list[str]:
-        kept: list[str] = []
+    def _relatives(self) -> list[RelativeUnit]:
+        kept: list[RelativeUnit] = []
         for unit in lexicon.RELATIVE_UNITS:
             phrases = [Relative(unit, sign * n) for sign in (1, -1) for n in lexicon.RELATIVE_NUMBERS]
             if self._claim(phrases):
