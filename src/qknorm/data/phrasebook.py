@@ -129,7 +129,7 @@ class _Maker:
                 misses = 0
                 continue
             misses += 1
-            if misses > 20_000:
+            if misses > 10_000:
                 raise UserError(
                     f"The phrasebook has no more than {len(made)} {SPLITS[split]} pairs at these sizes; "
                     f"ask for fewer than {count}, or for more training pairs."

@@ -188,7 +188,8 @@ class Months:
         return language.months(self.first, self.last)
 
     def combinations(self) -> tuple[Combination, ...]:
-        return (("months", self.first.month, self.last.month),)
+        ends = ("months", self.first.month, self.last.month)
+        return (ends, ("month", self.last.month, self.last.year))
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,8 +75,8 @@ class Stock:
         kept: list[str] = []
         for unit in lexicon.UNITS:
             phrases = [Measure(unit, amount) for amount in amounts]
-            known = all(language.has_unit(unit, amounts) for language in self._languages)
-            if len(kept) < count and known and self._claim(phrases):
+            known = len(kept) < count and all(side.has_unit(unit, amounts) for side in self._languages)
+            if known and self._claim(phrases):
                 kept.append(unit)
                 self._hold_out(phrases)
         return kept
@@ -85,8 +85,8 @@ class Stock:
         kept: list[str] = []
         for currency in lexicon.CURRENCIES:
             phrases = [Money(currency, amount) for amount in lexicon.WHOLE_NUMBERS]
-            known = all(language.has_currency(currency) for language in self._languages)
-            if len(kept) < count and known and self._claim(phrases):
+            known = len(kept) < count and all(side.has_currency(currency) for side in self._languages)
+            if known and self._claim(phrases):
                 kept.append(currency)
                 self._hold_out(phrases)
         return kept
