@@ -53,6 +53,7 @@ TALKS = {
         "one|no Galician|__NULL__|y",
         "one|__NULL__|sen inglés|y",
         "one|partly __NULL__ here|algo|y",
+        "one|something|en parte __NULL__|y",
         "one|line\u2028separator|liña\u2028separadora|__NULL__",
         "one|too few columns|poucas",
         'two|half " quote|media " comiña|z',
@@ -140,6 +141,7 @@ class TestDownload:
         assert "has 1,013 lines where multi30k-de-en has 1,014" in str(error.value)
         assert str(bad) in str(error.value)
         assert bad.exists()
+        assert "val.en.gz" not in hashes.recorded(tmp_path / "download")
         assert [path.name for path in tmp_path.iterdir()] == ["download"]
         multi30k.files["val.en.gz"] = right
         assert get("multi30k-de-en", tmp_path, multi30k).counts["dev"] == 1_014
@@ -180,7 +182,7 @@ class TestTalks:
     def test_other_languages_by_their_code(self, server: Loopback, tmp_path: Path) -> None:
         server.files["ted_talks.tar.gz"] = archive(TALKS)
         get("ted-pt-br-en", tmp_path, server)
-        assert (tmp_path / "train.pt-br").read_bytes() == b"x\ny\nz\n"
+        assert (tmp_path / "train.pt-br").read_bytes() == b"x\ny\ny\nz\n"
 
     def test_a_language_without_a_column_is_named(self, server: Loopback, tmp_path: Path) -> None:
         server.files["ted_talks.tar.gz"] = archive(TALKS)
@@ -270,8 +272,16 @@ class TestFromFolder:
         for name, content in GALICIAN.items():
             (tmp_path / name.replace(".gl", ".sk")).write_bytes(content.encode())
         (tmp_path / "train.en").write_bytes(b"one\n")
-        with pytest.raises(UserError, match=r"train\.en has 1 lines where ted-sk-en has 3"):
+        with pytest.raises(UserError, match=r"train\.en has 1 lines where the other side has 3"):
             get_corpus("ted-sk-en", tmp_path / "to", tmp_path)
+
+    def test_editions_of_different_length_are_not_mixed(self, tmp_path: Path) -> None:
+        for stem, lines in IWSLT.items():
+            for code in ("en", "vi"):
+                (tmp_path / f"{stem}.{code}").write_bytes(text(stem, lines))
+        (tmp_path / "train.vi").write_bytes(text("x", 133_166))
+        with pytest.raises(UserError, match=r"train\.vi has 133,166 lines where the other side has 133,317"):
+            get_corpus("iwslt15-en-vi", tmp_path / "to", tmp_path)
 
     def test_a_last_line_without_its_line_feed_counts(self, tmp_path: Path) -> None:
         self.fill(tmp_path / "here", original_names=False, zipped=False)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import unicodedata
+from datetime import date, time
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +17,22 @@ from qknorm.data import phrasebook as module
 from qknorm.data.cldr import Language, clean
 from qknorm.data.lexicon import RELATIVE_NUMBERS, WHOLE_NUMBERS
 from qknorm.data.phrasebook import PHRASEBOOK_LANGUAGES, Phrasebook, phrasebook, write_phrasebook
-from qknorm.data.phrases import Measure, Money, Name, Relative
+from qknorm.data.phrases import (
+    Date,
+    Days,
+    Hours,
+    Joined,
+    Listing,
+    Measure,
+    Moment,
+    Money,
+    Months,
+    Name,
+    Phrase,
+    Relative,
+    Time,
+    Zone,
+)
 from qknorm.data.stock import DEV, TEST, TRAIN, Stock
 from qknorm.errors import UserError
 
@@ -138,6 +154,34 @@ def test_amounts_take_the_plural_their_language_asks_for() -> None:
     assert arabic.relative("day", -3) == "قبل 3 أيام"
     assert Language("en").relative("week", -2) == "2 weeks ago"
     assert Language("en").relative("month", 18) == "in 18 months"
+
+
+def test_intervals_are_written_as_times_are() -> None:
+    spans = [Language(code).hours(time(14, 35), time(23, 50)) for code in ("en", "sk")]
+    assert spans == ["2:35 – 11:50 PM", "14:35 – 23:50"]
+
+
+def test_a_phrase_has_the_combinations_of_the_phrases_in_it() -> None:
+    """Else a held-out phrase could stand inside a training sentence."""
+    first, last, early, late = date(2001, 3, 5), date(2001, 9, 7), time(8, 5), time(9, 10)
+    name, other = Name("country", "ES"), Name("country", "FR")
+    within: list[tuple[Phrase, Phrase]] = [
+        (Date("full", last), Date("MMMMd", last)),
+        (Moment(last, late), Date("full", last)),
+        (Moment(last, late), Time(late)),
+        (Days(first, last), Date("MMMMd", last)),
+        (Days(first, last), Date("MMMMd", first)),
+        (Months(first, last), Date("yMMMM", last)),
+        (Hours(early, late), Time(late)),
+        (Hours(early, late), Time(early)),
+        (Listing("or", (Measure("length-mile", 2), Money("EUR", 3))), Money("EUR", 3)),
+        (Joined("{0}: {1}", Zone("Japan", "generic"), Time(late)), Zone("Japan", "generic")),
+        (Joined("{0}: {1}", Zone("Japan", "generic"), Time(late)), Time(late)),
+        (Listing("standard", (Name("country", "IT"), name, other)), Listing("or", (other, name))),
+    ]
+    for whole, part in within:
+        assert part.combinations()
+        assert set(part.combinations()) <= set(whole.combinations())
 
 
 def test_a_unit_without_spelled_out_forms_is_left_out() -> None:

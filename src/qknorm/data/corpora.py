@@ -77,7 +77,7 @@ def _fetch(named: NamedCorpus, to: Path, base: str, progress: Progress | None, p
                     f"{url} could not be fetched: {error}. Where the files are already on this machine, "
                     f"--from DIR uses them; it looks for {expected_names(named)}."
                 ) from None
-        if path.name not in hashes.recorded(folder):
+        if path not in here or path.name not in hashes.recorded(folder):
             hashes.record([path])
     if named.stems is None:
         return _lay_out_talks(named, to, paths, folder, own=True)
@@ -138,12 +138,16 @@ def _lay_out_texts(
         counts: dict[str, int] = {}
         for split in SPLITS:
             lines = [_copy(path, file, own) for path, file in zip(sources[split], files[split], strict=True)]
-            allowed = named.counts.get(split, (lines[0],) if lines[0] else ())
+            allowed = named.counts.get(split)
             for path, count in zip(sources[split], lines, strict=True):
-                if count not in allowed or count != lines[0]:
-                    wrong.append(path)
-                    due = " or ".join(f"{number:,}" for number in allowed) or "more"
-                    complaints.append(f"{path} has {count:,} lines where {named.name} has {due}")
+                if allowed is not None and count not in allowed:
+                    due = f"{named.name} has " + " or ".join(f"{number:,}" for number in allowed)
+                elif count != lines[0] or not count:
+                    due = f"the other side has {lines[0]:,}" if count != lines[0] else "some are needed"
+                else:
+                    continue
+                wrong.append(path)
+                complaints.append(f"{path} has {count:,} lines where {due}")
             counts[split] = lines[0]
         if wrong:
             raise UserError(". ".join(complaints) + "." + (_aside(wrong) if own else ""))
