@@ -1,9 +1,11 @@
 """A small HTTP server on this machine for download tests, with faults on request."""
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from unittest.mock import patch
 
 
 class Loopback(ThreadingHTTPServer):
@@ -73,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def serving() -> Iterator[Loopback]:
     """A server that is gone when the block ends."""
-    with Loopback() as server:
+    with Loopback() as server, patch.dict(os.environ, no_proxy="*"):
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         try:

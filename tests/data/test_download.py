@@ -102,7 +102,8 @@ def test_a_missing_file_is_not_asked_for_twice(server: Loopback, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unreachable_host_is_a_reason(tmp_path: Path) -> None:
+def test_an_unreachable_host_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "*")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         with pytest.raises(DownloadError, match="refused"):
