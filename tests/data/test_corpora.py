@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from loopback import Loopback, serving
 
 from qknorm.data import corpora, hashes, registry, ted
 from qknorm.data.corpora import get_corpus, list_corpora
 from qknorm.data.corpus import Corpus
 from qknorm.errors import UserError
+from support.loopback import Loopback, serving
 
 MULTI30K = {"train": 29_000, "val": 1_014, "test_2016_flickr": 1_000}
 IWSLT = {"train": 133_317, "tst2012": 1_553, "tst2013": 1_268}

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loopback import Loopback, serving
 
 from qknorm.data.download import DownloadError, download
+from support.loopback import Loopback, serving
 
 BODY = bytes(range(256)) * 1000
 
