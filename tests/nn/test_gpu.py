@@ -5,7 +5,8 @@ import torch
 
 from qknorm.model import ModelSettings, Transformer
 from qknorm.nn import MultiheadAttention, Packing, qk_norm_attention
-from qknorm.nn.fused import normalized_heads, plain_heads
+from qknorm.nn.functional import plain_heads
+from qknorm.nn.heads import can_fuse, normalized_heads
 from support.compare import error
 
 pytestmark = pytest.mark.gpu
@@ -92,7 +93,10 @@ def test_fused_heads_are_the_plain_ones(dtype, rows, heads, width):
     if rows > 3:
         assert (fused[0][2] == 0).all() and (grads[0][2, : 2 * heads] == 0).all()
     if rows:
-        torch.library.opcheck(normalized_heads, (qkv, scale, 1e-12))
+        from qknorm.nn.kernels import fused_heads
+
+        assert can_fuse(qkv)
+        torch.library.opcheck(fused_heads, (qkv, scale, 1e-12))
         one = scale[:1].detach().to(dtype).requires_grad_()  # one g for all heads, in the module's dtype
         single = normalized_heads(qkv, one, 1e-12)
         (dg,) = torch.autograd.grad(single, one, ups)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from qknorm.nn.cache import CrossCache, SelfCache
 from qknorm.nn.functional import add_causal, attention, initial_scale
-from qknorm.nn.fused import can_fuse, normalized_heads, plain_heads
+from qknorm.nn.heads import normalized_heads
 from qknorm.nn.norms import L2Norm, make_qk_norm
 from qknorm.nn.packed import Packing, packed_attention
 
@@ -319,7 +319,8 @@ class MultiheadAttention(nn.Module):
         """(…, E) inputs to (…, H, D) queries, keys and values as attention takes them."""
         if query is key is value and self.in_proj_weight is not None and self._normalizes_jointly():
             qkv = self._split(F.linear(query, self.in_proj_weight, self.in_proj_bias))  # (…, 3H, D)
-            q, k, v = self._jointly_normalized(qkv)
+            assert self.qk_scale is not None and isinstance(self.q_norm, L2Norm)
+            q, k, v = normalized_heads(qkv, self.qk_scale, self.q_norm.eps)
             return q, k, v if self.v_norm is None else self.v_norm(v)
         q, k, v = self._project(query, key, value)
         if self.bias_k is not None and self.bias_v is not None:
@@ -367,15 +368,6 @@ class MultiheadAttention(nn.Module):
             and type(self.q_norm) is type(self.k_norm) is L2Norm
             and self.q_norm.eps == self.k_norm.eps
         )
-
-    def _jointly_normalized(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Equation (2) on queries and keys as they lie side by side, (…, 3H, D), in one pass over both."""
-        assert self.qk_scale is not None and isinstance(self.q_norm, L2Norm)
-        if not can_fuse(qkv):
-            return plain_heads(qkv, self.qk_scale, self.q_norm.eps)
-        q, k, v = normalized_heads(qkv.flatten(0, -3), self.qk_scale, self.q_norm.eps)
-        shape = (*qkv.shape[:-2], self.num_heads, self.head_dim)
-        return q.view(shape), k.view(shape), v.view(shape)
 
     def _normalized(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Equation (2) on queries and keys, g multiplied into the queries."""
