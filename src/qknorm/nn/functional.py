@@ -39,7 +39,7 @@ def l2_normalize(x: Tensor, scale: Tensor | float | None = None, eps: float = ZE
 
 
 def plain_heads(qkv: Tensor, g: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """g · q̂, k̂ and v, each (…, H, D), of heads (…, 3H, D) as one projection gives them; g has 1 value or H."""
+    """g · q̂, k̂ and v, each (…, H, D), of (…, 3H, D) as one projection gives them; g has 1 value or H."""
     H = qkv.size(-2) // 3
     both = F.pad(g.expand(H), (0, H), value=1.0)  # queries times g, keys times 1
     q, k = l2_normalize(qkv.narrow(-2, 0, 2 * H), both.unsqueeze(-1), eps).chunk(2, dim=-2)

@@ -9,8 +9,6 @@ Axes: R rows (tokens), H heads, D width of one head.
 """
 # mypy: ignore-errors
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
