@@ -1,0 +1,152 @@
+"""The run folder: all that passes between training and everything after it.
+
+recipe.yaml        every setting, resolved
+subwords.json      the vocabulary and merges
+manifest.json      versions, corpus hashes, seed, machine, and checksums of the two files above
+history.jsonl      one line an epoch
+last.safetensors   weights, optimiser, random state: where training goes on
+best.safetensors   the weights with the best dev BLEU
+hypotheses/        translations of dev and test, and their scores
+tensorboard/       the history for TensorBoard
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qknorm.config import Recipe, dump_recipe, load_recipe
+from qknorm.data import Subwords, write_atomic
+from qknorm.errors import UserError
+from qknorm.model import Transformer
+from qknorm.tensors import load_tensors
+
+MODEL = "model."
+
+
+class Run:
+    """One run folder, opened; files are checked when they are first read."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.recipe_file = self.path / "recipe.yaml"
+        self.subwords_file = self.path / "subwords.json"
+        self.manifest_file = self.path / "manifest.json"
+        self.history_file = self.path / "history.jsonl"
+        self.last_file = self.path / "last.safetensors"
+        self.best_file = self.path / "best.safetensors"
+        self.scores_file = self.path / "hypotheses" / "scores.json"
+        self.tensorboard = self.path / "tensorboard"
+
+    @property
+    def exists(self) -> bool:
+        return self.manifest_file.exists()
+
+    @classmethod
+    def open(cls, path: str | Path) -> Run:
+        """An existing run folder; a UserError where there is none."""
+        run = cls(path)
+        if not run.exists:
+            raise UserError(
+                f"{run.path} is not a run folder (it has no manifest.json); make one with `qknorm train`."
+            )
+        return run
+
+    def create(self, recipe: Recipe, subwords: Subwords, about: dict[str, Any]) -> None:
+        """Write recipe, subwords and, last of all, the manifest that makes this a run folder."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_atomic(self.recipe_file, dump_recipe(recipe))
+        subwords.save(self.subwords_file)
+        files = {file.name: _sha256(file) for file in (self.recipe_file, self.subwords_file)}
+        write_atomic(self.manifest_file, json.dumps(_signed({**about, "files": files}), indent=2) + "\n")
+
+    def replace_recipe(self, recipe: Recipe) -> None:
+        """Settings changed at a resume: write them, and their checksum into the manifest."""
+        manifest = self.manifest()
+        write_atomic(self.recipe_file, dump_recipe(recipe))
+        manifest["files"][self.recipe_file.name] = _sha256(self.recipe_file)
+        write_atomic(self.manifest_file, json.dumps(_signed(manifest), indent=2) + "\n")
+
+    def manifest(self) -> dict[str, Any]:
+        """The manifest, without its own checksum."""
+        try:
+            manifest = json.loads(self.manifest_file.read_bytes())
+            signature = manifest.pop("sha256")
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            raise UserError(
+                f"{self.manifest_file} is damaged or cut short; restore it from a copy."
+            ) from error
+        if signature != _signed(manifest)["sha256"]:
+            raise UserError(f"{self.manifest_file} was altered since it was written; restore it from a copy.")
+        return dict(manifest)
+
+    def recipe(self) -> Recipe:
+        self._check(self.recipe_file)
+        return load_recipe(self.recipe_file)
+
+    def subwords(self) -> Subwords:
+        self._check(self.subwords_file)
+        return Subwords.load(self.subwords_file)
+
+    def model(self, which: str = "best", device: torch.device | str = "cpu") -> Transformer:
+        """The trained model, ``"best"`` or ``"last"``, in evaluation mode."""
+        file = {"best": self.best_file, "last": self.last_file}[which]
+        if not file.exists():
+            raise UserError(
+                f"{file} does not exist yet; training has not got so far. Go on with `qknorm train`."
+            )
+        tensors, _ = load_tensors(file)
+        model = build_model(self.recipe(), self.subwords())
+        weights = {name.removeprefix(MODEL): t for name, t in tensors.items() if name.startswith(MODEL)}
+        try:
+            model.load_state_dict(weights)
+        except RuntimeError as error:
+            raise UserError(f"{file} does not fit {self.recipe_file}: {error}") from error
+        return model.to(device).eval()
+
+    def history(self) -> list[dict[str, Any]]:
+        """One row an epoch; a last line that a kill cut short is left out."""
+        if not self.history_file.exists():
+            return []
+        rows = []
+        for line in self.history_file.read_text(encoding="utf-8").split("\n"):
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                continue
+        return rows
+
+    def write_history(self, rows: list[dict[str, Any]]) -> None:
+        write_atomic(self.history_file, "".join(json.dumps(row) + "\n" for row in rows))
+
+    def scores(self) -> dict[str, Any] | None:
+        """Scores of dev and test once training has finished."""
+        return json.loads(self.scores_file.read_bytes()) if self.scores_file.exists() else None
+
+    def _check(self, file: Path) -> None:
+        recorded = self.manifest()["files"].get(file.name)
+        if not file.exists():
+            raise UserError(f"{file} is missing; restore it from a copy.")
+        if recorded != _sha256(file):
+            raise UserError(
+                f"{file} was altered since it was written; restore it from a copy "
+                "(to change settings of a run, use `qknorm train --set key=value`)."
+            )
+
+
+def build_model(recipe: Recipe, subwords: Subwords) -> Transformer:
+    """The model of a recipe for a vocabulary, with fresh weights."""
+    return Transformer(subwords.size, recipe.model, torch.from_numpy(subwords.target_mask))
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _signed(manifest: dict[str, Any]) -> dict[str, Any]:
+    words = json.dumps(manifest, sort_keys=True)
+    return {**manifest, "sha256": hashlib.sha256(words.encode()).hexdigest()}

@@ -1,0 +1,88 @@
+"""Averages of the weights along the way: an exponential moving one, or of the last few epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from qknorm.config import TrainingSettings
+from qknorm.model import Transformer
+
+EMA, SNAPSHOT = "ema.", "snapshot."
+
+
+class Averaging:
+    """Keeps what an average needs; ``swapped_in`` puts the average into the model for a while."""
+
+    def __init__(self, settings: TrainingSettings, model: Transformer) -> None:
+        self.kind = settings.average
+        self.decay = settings.ema_decay
+        self.last = settings.average_last
+        self.model = model
+        self._ema: dict[str, Tensor] = {}
+        self._snapshots: list[dict[str, Tensor]] = []
+        if self.kind == "ema":
+            self._ema = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    @torch.no_grad()
+    def after_update(self, step: int) -> None:
+        """Follow an update; early on the average moves faster, so that it forgets the initial weights."""
+        if self.kind == "ema":
+            decay = min(self.decay, (1 + step) / (10 + step))
+            new = [p for _, p in self.model.named_parameters()]
+            torch._foreach_lerp_(list(self._ema.values()), new, 1 - decay)
+
+    @torch.no_grad()
+    def after_epoch(self) -> None:
+        if self.kind == "last":
+            self._snapshots.append({name: p.detach().clone() for name, p in self.model.named_parameters()})
+            del self._snapshots[: -self.last]
+
+    @contextmanager
+    def swapped_in(self) -> Iterator[None]:
+        """The model with its averaged weights, inside the block."""
+        average = self._average()
+        if average is None:
+            yield
+            return
+        parameters = dict(self.model.named_parameters())
+        own = {name: p.detach().clone() for name, p in parameters.items()}
+        try:
+            _copy(average, parameters)
+            yield
+        finally:
+            _copy(own, parameters)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint must keep of this."""
+        kept = {f"{EMA}{name}": t for name, t in self._ema.items()}
+        for i, snapshot in enumerate(self._snapshots):
+            kept |= {f"{SNAPSHOT}{i}.{name}": t for name, t in snapshot.items()}
+        return kept
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        for name, kept in self._ema.items():
+            kept.copy_(tensors[EMA + name])
+        names = [name for name, _ in self.model.named_parameters()]
+        self._snapshots = []
+        while f"{SNAPSHOT}{len(self._snapshots)}.{names[0]}" in tensors:
+            i, device = len(self._snapshots), next(self.model.parameters()).device
+            self._snapshots.append({n: tensors[f"{SNAPSHOT}{i}.{n}"].to(device) for n in names})
+
+    def _average(self) -> dict[str, Tensor] | None:
+        if self.kind == "ema":
+            return self._ema
+        if self._snapshots:
+            return {
+                name: torch.stack([s[name] for s in self._snapshots]).mean(0) for name in self._snapshots[0]
+            }
+        return None
+
+
+@torch.no_grad()
+def _copy(source: dict[str, Tensor], to: dict[str, Tensor]) -> None:
+    for name, tensor in source.items():
+        to[name].copy_(tensor)

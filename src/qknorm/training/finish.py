@@ -1,0 +1,44 @@
+"""After training: translate dev and test with the best weights, and score."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+
+from qknorm.data.corpus import write_lines
+from qknorm.data.text import write_atomic
+from qknorm.progress import Progress
+from qknorm.run import Run
+from qknorm.scoring import render_scores, score
+from qknorm.training.preparation import Prepared, references
+from qknorm.training.validation import validate
+
+
+def finish(folder: Run, prepared: Prepared, device: torch.device, progress: Progress) -> dict[str, Any]:
+    """Hypotheses and scores of dev and test, written to the run folder; done before, they are read."""
+    if (known := folder.scores()) is not None:
+        return known
+    model = folder.model("best", device)
+    scores: dict[str, Any] = {}
+    for split in ("dev", "test"):
+        if split not in prepared.encoded:
+            continue
+        wanted = references(prepared, split)
+        found = validate(
+            model,
+            prepared.encoded[split],
+            wanted,
+            prepared.subwords,
+            prepared.recipe.decoding,
+            progress,
+            split,
+        )
+        assert found.hypotheses is not None
+        write_lines(folder.path / "hypotheses" / f"{split}.txt", found.hypotheses)
+        result = score(found.hypotheses, wanted, prepared.subwords.kind)
+        scores[split] = {**result.to_json(), "perplexity": found.perplexity}
+        progress.note(f"{split}:\n{render_scores(result)}")
+    write_atomic(folder.scores_file, json.dumps(scores, indent=1) + "\n")
+    return scores
