@@ -1,0 +1,8 @@
+"""From source ids to target ids: beam search, forced decoding, cross-attention."""
+
+from qknorm.translation.attention import cross_attention
+from qknorm.translation.beam import beam_search
+from qknorm.translation.forced import ForcedScore, force_score
+from qknorm.translation.hypothesis import Hypothesis, SearchSettings
+
+__all__ = ["ForcedScore", "Hypothesis", "SearchSettings", "beam_search", "cross_attention", "force_score"]
