@@ -131,17 +131,23 @@ class DecoderLayer(nn.Module):
         return self.ff_sublayer.after(x, self.ff(self.ff_sublayer.before(x)))
 
     def step(
-        self, x: Tensor, memory: Tensor, memory_padding: Tensor | None, cache: LayerCache, need_weights: bool
+        self,
+        x: Tensor,
+        memory: Tensor,
+        memory_padding: Tensor | None,
+        cache: LayerCache,
+        strangers: Tensor | None,
+        need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """One new position for each of B × K rows; also the cross-attention weights, (B, H, K, S), if asked.
 
-        x is (B, K, E). The K rows of a sentence (its hypotheses) stand side by side as queries of one
-        cross-attention, so the sentence's keys and values are kept once.
+        x is (B, K, E). The K rows of a sentence (its hypotheses) stand side by side as queries, so the
+        sentence's keys and values are kept once. So are those of its hypotheses, past and present;
+        ``strangers``, (B, 1, K, all of them), says whose a hypothesis does not descend from.
         """
-        B, K, E = x.shape
-        h = self.self_attn_sublayer.before(x).view(B * K, 1, E)
-        y, _ = self.self_attn(h, h, h, need_weights=False, is_causal=True, cache=cache.own)
-        x = self.self_attn_sublayer.after(x, y.view(B, K, E))
+        h = self.self_attn_sublayer.before(x)
+        y, _ = self.self_attn(h, h, h, need_weights=False, attn_mask=strangers, cache=cache.own)
+        x = self.self_attn_sublayer.after(x, y)
         h = self.cross_attn_sublayer.before(x)
         y, weights = self.cross_attn(
             h, memory, memory, memory_padding, need_weights, average_attn_weights=False, cache=cache.cross

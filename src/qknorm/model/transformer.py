@@ -29,25 +29,51 @@ class DecoderState:
     memory_padding: Tensor | None  # (B, S), True at padding
     caches: list[LayerCache]
     table: Tensor  # (V, E) output rows, computed once
+    bias: Tensor  # (V,) of the output, −10⁹ for subwords that are never predicted
     hypotheses: int = 1  # K
     length: int = 0
+    strangers: Tensor | None = None  # (B, K, keys so far), True where a key is no ancestor's
 
     def reorder(self, rows: Tensor) -> None:
-        """Make hypothesis i what hypothesis rows[i] was: (B × K) row numbers, each within its sentence."""
-        for cache in self.caches:
-            cache.own.reorder(rows)
-        self.hypotheses = rows.numel() // self.memory.size(0)
+        """Make hypothesis i what hypothesis rows[i] was: (B × K) row numbers, each within its sentence.
+
+        The keys and values of a sentence's hypotheses stay where they are, for all of them to see; what
+        moves is who descends from whom.
+        """
+        B, K = self.memory.size(0), self.hypotheses
+        if self.strangers is None and K == 1 and rows.numel() == B:
+            return  # one hypothesis a sentence, and it stays
+        self.hypotheses = rows.numel() // B
+        if self.strangers is None:
+            self.strangers = rows.new_zeros(B, K, self.length, dtype=torch.bool)
+        self.strangers = self.strangers.flatten(0, 1)[rows].view(B, self.hypotheses, self.strangers.size(2))
 
     def keep(self, sentences: Tensor) -> None:
         """Go on with these sentences only."""
-        K = self.hypotheses
-        rows = (sentences[:, None] * K + torch.arange(K, device=sentences.device)).flatten()
         for cache in self.caches:
-            cache.own.reorder(rows)
+            cache.own.reorder(sentences)
             cache.cross.reorder(sentences)
         self.memory = self.memory.index_select(0, sentences)
         if self.memory_padding is not None:
             self.memory_padding = self.memory_padding.index_select(0, sentences)
+        if self.strangers is not None:
+            self.strangers = self.strangers.index_select(0, sentences)
+
+    def advance(self, hypotheses: int) -> Tensor | None:
+        """Make place for one more key of each hypothesis; returns self-attention's mask, (B, 1, K, keys)."""
+        if self.length and hypotheses != self.hypotheses:
+            raise ValueError(
+                f"the state has {self.hypotheses} hypotheses a sentence, the new ids {hypotheses}; "
+                "use reorder() when they change"
+            )
+        self.hypotheses = hypotheses
+        self.length += 1
+        if self.strangers is None and hypotheses == 1:
+            return None  # all keys are its own
+        B = self.memory.size(0)
+        others = ~torch.eye(hypotheses, dtype=torch.bool, device=self.memory.device).expand(B, -1, -1)
+        self.strangers = others if self.strangers is None else torch.cat([self.strangers, others], dim=2)
+        return self.strangers.unsqueeze(1)
 
 
 class Transformer(nn.Module):
@@ -134,9 +160,9 @@ class Transformer(nn.Module):
             x = layer(x, memory, memory_padding, packing, memory_packing)
         return self.decoder_norm(x)  # type: ignore[no-any-return]
 
-    def logits(self, h: Tensor, table: Tensor | None = None) -> Tensor:
+    def logits(self, h: Tensor) -> Tensor:
         """(…, E) to (…, V); subwords the target side does not have get −10⁹ (in float16 its lowest)."""
-        logits = self.embedding.project(h, table)
+        logits = self.embedding.project(h)
         if self.target_subwords is None:
             return logits
         return logits.masked_fill(~self.target_subwords, max(NEVER, torch.finfo(logits.dtype).min))
@@ -145,7 +171,11 @@ class Transformer(nn.Module):
         """Encode (B, S) sources for step-by-step decoding."""
         memory, padding = self.encode(source, language=language)
         table = self.embedding.table().to(memory.dtype)
-        return DecoderState(memory, padding, [LayerCache() for _ in self.decoder], table)
+        given = self.embedding.bias
+        bias = table.new_zeros(table.size(0)) if given is None else given.to(table.dtype)
+        if self.target_subwords is not None:
+            bias = bias.masked_fill(~self.target_subwords, max(NEVER, torch.finfo(bias.dtype).min))
+        return DecoderState(memory, padding, [LayerCache() for _ in self.decoder], table, bias)
 
     def step(
         self,
@@ -156,16 +186,18 @@ class Transformer(nn.Module):
     ) -> tuple[Tensor, list[Tensor]]:
         """Logits (B, K, V) after the newest subwords (B, K), and each layer's cross-attention if asked."""
         x = self.embedding(ids) + self.positions(1, state.length)
+        strangers = state.advance(ids.size(1))
         if self.languages is not None:
             x = x + self._language(language, ids.dim())
         x = F.dropout(x, self.settings.dropout, self.training)
         weights = []
         for layer, cache in zip(self.decoder, state.caches, strict=True):
-            x, w = layer.step(x, state.memory, state.memory_padding, cache, need_weights)  # type: ignore[operator]
+            x, w = layer.step(  # type: ignore[operator]
+                x, state.memory, state.memory_padding, cache, strangers, need_weights
+            )
             weights.append(w)
-        state.length += 1
-        state.hypotheses = ids.size(1)
-        return self.logits(self.decoder_norm(x), state.table), weights if need_weights else []
+        logits = F.linear(self.decoder_norm(x), state.table, state.bias)
+        return logits, weights if need_weights else []
 
     def _embed(self, ids: Tensor, packing: Packing | None, language: int | Tensor) -> Tensor:
         """Word · √E + position + language, after word dropout; then dropout."""

@@ -202,7 +202,8 @@ class MultiheadAttention(nn.Module):
         The arguments of ``torch.nn.MultiheadAttention.forward`` mean what they mean there: masks say True
         where a query must **not** look (or are added to the logits), weights are averaged over heads
         unless ``average_attn_weights=False``. Beyond it: ``key`` and ``value`` default to ``query`` and
-        ``key``; ``is_causal`` needs no mask beside it; rows that may look nowhere give the output bias.
+        ``key``; ``is_causal`` needs no mask beside it; rows that may look nowhere give the output bias;
+        ``attn_mask`` may be (B, 1, T, S), one for each sequence.
 
         Args:
             packing: ``query`` is (R, E), many sentences in one buffer; attention stays inside each.
@@ -417,13 +418,11 @@ class MultiheadAttention(nn.Module):
         merged: Tensor | None = None
         if attn_mask is not None:
             merged = _allowed("attn_mask", attn_mask, q.dtype)
-            whole = (T, S - extra) if merged.dim() == 2 else (B * self.num_heads, T, S - extra)
-            if merged.shape != whole:
-                raise ValueError(
-                    f"attn_mask must be ({T}, {S - extra}) or ({B * self.num_heads}, {T}, {S - extra}), "
-                    f"not {tuple(merged.shape)}"
-                )
-            merged = merged if merged.dim() == 2 else merged.view(B, self.num_heads, T, S - extra)
+            shapes = {2: (T, S - extra), 3: (B * self.num_heads, T, S - extra), 4: (B, 1, T, S - extra)}
+            if merged.shape != shapes.get(merged.dim()):
+                listed = ", ".join(str(shape) for shape in shapes.values())
+                raise ValueError(f"attn_mask must be one of {listed}, not {tuple(merged.shape)}")
+            merged = merged.view(B, self.num_heads, T, S - extra) if merged.dim() == 3 else merged
         if key_padding_mask is not None:
             padding = _allowed("key_padding_mask", key_padding_mask, q.dtype)
             if padding.shape != (B, S - extra):
