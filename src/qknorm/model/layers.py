@@ -145,12 +145,17 @@ class DecoderLayer(nn.Module):
         sentence's keys and values are kept once. So are those of its hypotheses, past and present;
         ``strangers``, (B, 1, K, all of them), says whose a hypothesis does not descend from.
         """
+        # On the CPU the written-out softmax is about twice as fast as the fused kernel for so few queries.
+        written_out = need_weights or x.device.type == "cpu"
         h = self.self_attn_sublayer.before(x)
-        y, _ = self.self_attn(h, h, h, need_weights=False, attn_mask=strangers, cache=cache.own)
+        y, _ = self.self_attn(
+            h, h, h, None, written_out, strangers, average_attn_weights=False, cache=cache.own
+        )
         x = self.self_attn_sublayer.after(x, y)
         h = self.cross_attn_sublayer.before(x)
         y, weights = self.cross_attn(
-            h, memory, memory, memory_padding, need_weights, average_attn_weights=False, cache=cache.cross
+            h, memory, memory, memory_padding, written_out, average_attn_weights=False, cache=cache.cross
         )
         x = self.cross_attn_sublayer.after(x, y)
-        return self.ff_sublayer.after(x, self.ff(self.ff_sublayer.before(x))), weights
+        x = self.ff_sublayer.after(x, self.ff(self.ff_sublayer.before(x)))
+        return x, weights if need_weights else None

@@ -73,7 +73,7 @@ class CrossCache:
         return self.keys is not None
 
     def fill(self, k: Tensor, v: Tensor) -> None:
-        self.keys, self.values = k, v
+        self.keys, self.values = k.contiguous(), v.contiguous()  # read at every step
 
     def reorder(self, rows: Tensor) -> None:
         """Keep these sequences, in this order."""
