@@ -420,8 +420,8 @@ class MultiheadAttention(nn.Module):
             merged = _allowed("attn_mask", attn_mask, q.dtype)
             shapes = {2: (T, S - extra), 3: (B * self.num_heads, T, S - extra), 4: (B, 1, T, S - extra)}
             if merged.shape != shapes.get(merged.dim()):
-                listed = ", ".join(str(shape) for shape in shapes.values())
-                raise ValueError(f"attn_mask must be one of {listed}, not {tuple(merged.shape)}")
+                listed = " or ".join(str(shape) for shape in shapes.values())
+                raise ValueError(f"attn_mask must be {listed}, not {tuple(merged.shape)}")
             merged = merged.view(B, self.num_heads, T, S - extra) if merged.dim() == 3 else merged
         if key_padding_mask is not None:
             padding = _allowed("key_padding_mask", key_padding_mask, q.dtype)
