@@ -6,6 +6,7 @@ of a sentence. Packed inputs have one axis of rows for B × T or B × S.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -32,7 +33,8 @@ class DecoderState:
     bias: Tensor  # (V,) of the output, −10⁹ for subwords that are never predicted
     hypotheses: int = 1  # K
     length: int = 0
-    strangers: Tensor | None = None  # (B, K, keys so far), True where a key is no ancestor's
+    strangers: Tensor | None = None  # (B, K, keys kept), True where a key is no ancestor's
+    sifted: int = 0  # the length at which keys were last dropped
 
     def reorder(self, rows: Tensor) -> None:
         """Make hypothesis i what hypothesis rows[i] was: (B × K) row numbers, each within its sentence.
@@ -67,6 +69,9 @@ class DecoderState:
                 "use reorder() when they change"
             )
         self.hypotheses = hypotheses
+        every = max(8, math.isqrt(2 * self.length))  # balances reading dead keys against copying live ones
+        if self.length - self.sifted >= every:
+            self._sift(room_for=every)
         self.length += 1
         if self.strangers is None and hypotheses == 1:
             return None  # all keys are its own
@@ -74,6 +79,18 @@ class DecoderState:
         others = ~torch.eye(hypotheses, dtype=torch.bool, device=self.memory.device).expand(B, -1, -1)
         self.strangers = others if self.strangers is None else torch.cat([self.strangers, others], dim=2)
         return self.strangers.unsqueeze(1)
+
+    def _sift(self, room_for: int) -> None:
+        """Drop the keys that no hypothesis descends from; those left share all but their newest ones."""
+        self.sifted = self.length
+        if self.strangers is None:
+            return
+        needed = ~self.strangers.all(dim=1)  # (B, keys)
+        most = int(needed.sum(dim=1).max())
+        positions = needed.byte().sort(dim=1, descending=True, stable=True).indices[:, :most]
+        for cache in self.caches:
+            cache.own.keep_positions(positions, most + self.hypotheses * room_for)
+        self.strangers = self.strangers.gather(2, positions[:, None].expand(-1, self.hypotheses, -1))
 
 
 class Transformer(nn.Module):

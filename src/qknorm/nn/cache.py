@@ -6,6 +6,7 @@ Axes: B sequences, H heads, S positions, D width of one head.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -48,16 +49,24 @@ class SelfCache:
     def reorder(self, rows: Tensor) -> None:
         """Keep these sequences, in this order; a beam search picks survivors so."""
         if self._keys is not None and self._values is not None:
-            self._keys, self._values = self._picked(self._keys, rows), self._picked(self._values, rows)
+            self._keys, self._values = self._keys.index_select(0, rows), self._values.index_select(0, rows)
+
+    def keep_positions(self, positions: Tensor, room: int) -> None:
+        """Keep these positions, (B, kept) for each sequence its own, with room for ``room`` in all."""
+        if self._keys is not None and self._values is not None:
+            B, H, old, _ = self._keys.shape
+            self.length, self.room = positions.size(1), max(room, positions.size(1))
+            filled = F.pad(positions, (0, self.room - self.length))  # what stands past the length is not read
+            first = torch.arange(0, B * H * old, old, device=positions.device).view(B, H, 1)
+            rows = (first + filled[:, None]).flatten()  # of the buffers seen as (B × H × old, D)
+            self._keys, self._values = (
+                x.view(B * H * old, x.size(3)).index_select(0, rows).view(B, H, self.room, x.size(3))
+                for x in (self._keys, self._values)
+            )
 
     def _grown(self, old: Tensor) -> Tensor:
         new = _empty_like(old, self.room)
         new[:, :, : self.length] = old[:, :, : self.length]
-        return new
-
-    def _picked(self, old: Tensor, rows: Tensor) -> Tensor:
-        new = old.new_empty(rows.numel(), *old.shape[1:])
-        new[:, :, : self.length] = old[:, :, : self.length].index_select(0, rows)
         return new
 
 
