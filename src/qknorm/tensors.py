@@ -69,5 +69,5 @@ def _digest(tensors: dict[str, Tensor], words: str) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        digest.update(memoryview(tensor.flatten().view(torch.uint8).numpy()))
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()

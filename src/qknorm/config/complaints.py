@@ -24,7 +24,7 @@ _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 def sentences(error: ValidationError, origins: Mapping[str, str]) -> str:
-    """One sentence a fault, a line each; `origins` says where each key was written, in the order of writing."""
+    """One sentence a fault, a line each; `origins` says where each key was written, in writing order."""
     faults = [_explained(dict(fault)) for fault in error.errors(include_url=False)]
     order = {key: place for place, key in enumerate(origins)}
     faults.sort(key=lambda fault: order.get(fault[0], len(order)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -32,7 +32,7 @@ class Averaging:
         """Follow an update; early on the average moves faster, so that it forgets the initial weights."""
         if self.kind == "ema":
             decay = min(self.decay, (1 + step) / (10 + step))
-            new = [p for _, p in self.model.named_parameters()]
+            new: list[Tensor] = [p for _, p in self.model.named_parameters()]
             torch._foreach_lerp_(list(self._ema.values()), new, 1 - decay)
 
     @torch.no_grad()
@@ -83,6 +83,6 @@ class Averaging:
 
 
 @torch.no_grad()
-def _copy(source: dict[str, Tensor], to: dict[str, Tensor]) -> None:
+def _copy(source: Mapping[str, Tensor], to: Mapping[str, Tensor]) -> None:
     for name, tensor in source.items():
         to[name].copy_(tensor)

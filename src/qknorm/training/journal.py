@@ -68,14 +68,14 @@ class Journal:
     def _to_tensorboard(self, row: dict[str, Any]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        with SummaryWriter(str(self.folder.tensorboard)) as writer:  # type: ignore[no-untyped-call]
+        with SummaryWriter(str(self.folder.tensorboard)) as writer:
             for key, value in row.items():
                 if (
                     isinstance(value, int | float)
                     and not isinstance(value, bool)
                     and key not in ("epoch", "step")
                 ):
-                    writer.add_scalar(key, value, row["step"])  # type: ignore[no-untyped-call]
+                    writer.add_scalar(key, value, row["step"])
 
     @staticmethod
     def line(row: dict[str, Any]) -> str:

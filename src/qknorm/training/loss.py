@@ -32,7 +32,7 @@ def smoothed_loss(
         allowed: (V,) True for subwords the target side has; None for all.
         smoothing: ε.
     """
-    loss, nll = _SmoothedLoss.apply(h, table, bias, wanted, allowed, smoothing)
+    loss, nll = _SmoothedLoss.apply(h, table, bias, wanted, allowed, smoothing)  # type: ignore[no-untyped-call]
     return loss, nll
 
 

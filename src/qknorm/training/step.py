@@ -46,7 +46,7 @@ class Step:
         loss = nll = 0.0
         for batch in batches:
             batch_loss, batch_nll = self.loss(batch)
-            (batch_loss / tokens).backward()
+            torch.autograd.backward(batch_loss / tokens)
             loss += batch_loss.item()
             nll += batch_nll.item()
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.clip or math.inf).item()
@@ -87,7 +87,7 @@ class Step:
         with torch.random.fork_rng(devices):
             self.model.train()
             loss, _ = self.loss(batch)
-            loss.backward()
+            torch.autograd.backward(loss)
         self.optimizer.zero_grad(set_to_none=True)
 
     def tensors(self) -> dict[str, Tensor]:

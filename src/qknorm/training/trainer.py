@@ -101,7 +101,7 @@ class Trainer:
         self.batches = self._batches_of(0)
         if not len(self.batches):
             raise UserError(
-                f"No sentence of train fits training.batch_tokens={self.settings.batch_tokens}; set it higher."
+                f"No sentence fits training.batch_tokens={self.settings.batch_tokens}; set it higher."
             )
         self._stop_asked = False
 
@@ -346,8 +346,8 @@ class Trainer:
         try:
             yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            for stopped, handler in before.items():
+                signal.signal(stopped, handler)
 
 
 def _settled(folder: Run, recipe: Recipe, progress: Progress) -> Recipe:

@@ -40,7 +40,8 @@ def validate(
     with_bleu: bool = True,
 ) -> Validation:
     """Perplexity per subword (EOS counted) of the references, and BLEU of the model's own translations."""
-    sources, targets = ([ids.tolist() for ids in side] for side in zip(*corpus, strict=True))
+    pairs = [corpus[i] for i in range(len(corpus))]
+    sources, targets = [source.tolist() for source, _ in pairs], [target.tolist() for _, target in pairs]
     forced = force_score(model, sources, targets)
     tokens = sum(len(score.token_log_probs) for score in forced)
     perplexity = math.exp(min(-math.fsum(score.log_prob for score in forced) / max(tokens, 1), 700.0))
