@@ -1,0 +1,52 @@
+"""A corpus and a recipe so small that training takes a second or two."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from qknorm.config import Recipe, make_recipe
+
+WORDS = ["ano", "bico", "casa", "dente", "ela", "fume", "gato", "home"]
+THEIRS = ["year", "peak", "house", "tooth", "she", "smoke", "cat", "man"]
+
+
+def write_corpus(folder: Path, train: int = 60, dev: int = 8, test: int = 8, seed: int = 0) -> Path:
+    """train/dev/test.src and .tgt: each target is its source word by word, in reverse order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(seed)
+    for split, count in (("train", train), ("dev", dev), ("test", test)):
+        sentences = [rng.integers(0, len(WORDS), size=rng.integers(1, 7)) for _ in range(count)]
+        for name, words, step in (("src", WORDS, 1), ("tgt", THEIRS, -1)):
+            lines = [" ".join(words[i] for i in sentence[::step]) for sentence in sentences]
+            (folder / f"{split}.{name}").write_text("".join(line + "\n" for line in lines))
+    return folder
+
+
+def tiny_recipe(folder: Path, *overrides: str) -> Recipe:
+    """Two epochs of a model of width 16 on that corpus."""
+    values = {
+        "name": "tiny",
+        "data": {"source": "src", "target": "tgt", "folder": str(folder)},
+        "subwords": {"kind": "words", "operations": 30},
+        "model": {
+            "d_model": 16,
+            "d_ff": 32,
+            "heads": 2,
+            "encoder_layers": 1,
+            "decoder_layers": 1,
+            "dropout": 0.1,
+            "attention_dropout": 0.1,
+            "ff_dropout": 0.1,
+        },
+        "training": {
+            "batch_tokens": 80,
+            "max_epochs": 3,
+            "epoch_batches": 4,
+            "learning_rate": 1e-2,
+            "warmup_steps": 4,
+        },
+        "decoding": {"beam": 2, "max_extra": 4},
+    }
+    return make_recipe(values, overrides)

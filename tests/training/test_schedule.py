@@ -1,0 +1,54 @@
+"""Learning rates at the steps that matter."""
+
+import math
+
+import pytest
+
+from qknorm.config import TrainingSettings
+from qknorm.training.schedule import decays, peak_rate, rate_at
+
+
+def settings(**options):
+    return TrainingSettings(**({"warmup_steps": 10, "min_learning_rate": 1e-5} | options))
+
+
+def test_the_papers_peak():
+    assert peak_rate(TrainingSettings(warmup_steps=8000), 512) == pytest.approx(4.94e-4, rel=1e-3)
+    assert peak_rate(TrainingSettings(learning_rate=3e-4), 512) == 3e-4
+
+
+@pytest.mark.parametrize("schedule", ["plateau", "inverse_sqrt", "cosine", "linear"])
+def test_warm_up_is_linear(schedule):
+    of = settings(schedule=schedule)
+    assert [rate_at(s, of, 1.0, 1.0, 100) for s in (1, 5, 10)] == pytest.approx([0.1, 0.5, 1.0])
+
+
+def test_after_warm_up():
+    assert rate_at(5000, settings(schedule="plateau"), 1.0, 0.8**2, 100) == pytest.approx(0.64)
+    assert rate_at(40, settings(schedule="inverse_sqrt"), 1.0, 1.0, 100) == pytest.approx(0.5)
+    linear, cosine = settings(schedule="linear"), settings(schedule="cosine")
+    assert rate_at(55, linear, 1.0, 1.0, 100) == pytest.approx(0.5, abs=1e-4)
+    assert rate_at(55, cosine, 1.0, 1.0, 100) == pytest.approx(0.5, abs=1e-4)
+    for of in (linear, cosine):
+        assert rate_at(100, of, 1.0, 1.0, 100) == pytest.approx(1e-5)
+        assert rate_at(10**6, of, 1.0, 1.0, 100) == pytest.approx(1e-5)
+    quarter = rate_at(32, cosine, 1.0, 1.0, 98)
+    assert quarter == pytest.approx((1 + math.cos(math.pi / 4)) / 2, abs=1e-4)
+
+
+def test_without_warm_up():
+    assert rate_at(1, settings(warmup_steps=0, learning_rate=3e-4), 3e-4, 1.0, 9) == 3e-4
+
+
+@pytest.mark.parametrize(
+    ("bleus", "expected"),
+    [
+        ([], False),
+        ([5.0], False),
+        ([3, 4, 5, 2.9], True),
+        ([3, 4, 5, 3.0], False),
+        ([9, 3, 4, 5, 3.5], False),
+    ],
+)
+def test_the_papers_decay(bleus, expected):
+    assert decays(bleus, 3) is expected
