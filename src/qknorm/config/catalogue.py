@@ -56,25 +56,29 @@ def keys_of(section: str) -> list[str]:
 
 def unknown(key: str) -> str:
     """The sentence, without its full stop, that says a dotted key is not a setting and names the nearest."""
+    near = _nearest(key)
+    if near:
+        return f"{key} is not a setting; the nearest is {near}"
+    section = key.rpartition(".")[0]
+    if section in sections():
+        return f"{key} is not a setting; in {section} there are {', '.join(keys_of(section))}"
+    return f"{key} is not a setting; there are {', '.join(keys_of(''))}"
+
+
+def _nearest(key: str) -> str | None:
+    """The key of the same name in another section, else one spelt alike in its own, else anywhere."""
     section, _, name = key.rpartition(".")
-    elsewhere = [known for known in [*settings(), *sections()] if known.rpartition(".")[2] == name]
-    if section and section not in sections():
-        top, _, rest = key.partition(".")
-        near = difflib.get_close_matches(top, sections(), 1, 0.6)
-        guess = f"{near[0]}.{rest}" if near else ""
-        elsewhere = [guess] if guess in settings() else elsewhere
-    if elsewhere:
-        return f"{key} is not a setting; the nearest is {elsewhere[0]}"
-    prefix = f"{section}." if section in sections() else ""
-    names = keys_of(section if section in sections() else "")
-    near = difflib.get_close_matches(name, names, 1, 0.6)
-    if near:
-        return f"{key} is not a setting; the nearest is {prefix}{near[0]}"
-    near = difflib.get_close_matches(key, settings(), 1, 0.6)
-    if near:
-        return f"{key} is not a setting; the nearest is {near[0]}"
-    where = f"in {section} there are" if prefix else "there are"
-    return f"{key} is not a setting; {where} {', '.join(names)}"
+    known = [*settings(), *sections()]
+    same_name = [other for other in known if other.rpartition(".")[2] == name]
+    if same_name:
+        return difflib.get_close_matches(key, same_name, 1, 0.0)[0]
+    own = [other for other in known if other.rpartition(".")[0] == section]
+    for candidates in (own, known):
+        by_name = {other.rpartition(".")[2]: other for other in candidates}
+        near = difflib.get_close_matches(name, by_name, 1, 0.6)
+        if near:
+            return by_name[near[0]]
+    return None
 
 
 def _section(schema: dict[str, Any], declared: dict[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 def sentences(error: ValidationError, origins: Mapping[str, str]) -> str:
-    """One sentence a fault, a line each; `origins` says where each key was written, in writing order."""
+    """One sentence a fault, a line each, in the order of `origins`, which says where each key was written."""
     faults = [_explained(dict(fault)) for fault in error.errors(include_url=False)]
     order = {key: place for place, key in enumerate(origins)}
     faults.sort(key=lambda fault: order.get(fault[0], len(order)))
@@ -40,6 +40,8 @@ def _explained(fault: dict[str, Any]) -> tuple[str, str]:
         return text.split()[0], text
     if fault["type"] in _UNKNOWN:
         return key, unknown(key)
+    if not key:
+        return key, f"the recipe cannot be read: {fault['msg']}"
     given = json.dumps(fault["input"], ensure_ascii=False)
     if key in sections():
         return key, f"{key} must be a section with settings of its own, not {given}"
