@@ -132,6 +132,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_does_not(finished, cor
         "saving:3",
         "after-replace:3",
         "before-replace:6",
+        "after-replace:8",
     ],
 )
 def test_killed_anywhere_it_ends_with_the_same_weights(finished, corpus, cache, tmp_path, kill):
@@ -244,7 +245,7 @@ def test_several_in_a_row_stop_with_a_diagnosis(corpus, cache, tmp_path, monkeyp
         quiet_train(recipe, tmp_path / "run", cache)
     assert "last.safetensors, is intact" in str(stopped.value)
     tensors, about = load_tensors(tmp_path / "run" / "last.safetensors")
-    assert about["state"]["step"] == 4 and all(t.isfinite().all() for t in tensors.values())
+    assert about["state"]["step"] == 8 and all(t.isfinite().all() for t in tensors.values())
 
 
 def test_too_large_a_batch_is_known_at_once(corpus, cache, tmp_path, monkeypatch):
@@ -264,7 +265,11 @@ def test_no_sentence_fits(corpus, cache, tmp_path):
 def test_accumulated_batches_are_one_update(corpus, cache, tmp_path):
     """Two batches together give the gradient of their joint mean loss."""
     recipe = tiny_recipe(
-        corpus, "model.dropout=0", "model.attention_dropout=0", "model.ff_dropout=0", "model.word_dropout=0"
+        corpus,
+        "model.dropout=0.0",
+        "model.attention_dropout=0.0",
+        "model.ff_dropout=0.0",
+        "model.word_dropout=0.0",
     )
     ready = prepare(recipe, tmp_path, Progress(quiet=True), cache=cache)
     batches = Batches(ready.encoded["train"], 80, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,6 @@ from qknorm.data import CorpusReport, EncodedCorpus, Subwords, check_corpus, lin
 from qknorm.data.corpus import write_lines
 from qknorm.data.text import sha256_file
 from qknorm.errors import UserError
-from qknorm.model import ModelSettings
 from qknorm.nn import initial_scale
 from qknorm.progress import Progress
 
@@ -125,9 +124,8 @@ def _with_length(recipe: Recipe, train: EncodedCorpus) -> Recipe:
     model = recipe.model
     if model.length is not None or model.qk_norm is None or model.qk_scale_init is not None:
         return recipe
-    values = {name: getattr(model, name) for name in ModelSettings.__dataclass_fields__}
-    values["length"] = max(2.0, train.length_percentile(PERCENTILE))
-    return recipe.model_copy(update={"model": ModelSettings(**values)})
+    length = max(2.0, train.length_percentile(PERCENTILE))
+    return recipe.model_copy(update={"model": replace(model, length=length)})
 
 
 def _split_off_dev(train: Pair, folder: Path, count: int, seed: int, progress: Progress) -> dict[str, Pair]:

@@ -30,7 +30,7 @@ def rate_at(step: int, settings: TrainingSettings, peak: float, factor: float, t
     left = min(max(left, 0.0), 1.0)
     if settings.schedule == "cosine":
         left = 0.5 - 0.5 * math.cos(math.pi * left)
-    return settings.min_learning_rate + (peak - settings.min_learning_rate) * left
+    return peak * left
 
 
 def decays(bleus: list[float], patience: int) -> bool:

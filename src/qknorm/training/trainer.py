@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,7 @@ class Trainer:
         """Train to the end, or until asked to stop."""
         if self.folder.last_file.exists():
             self._restore()
+        self.journal.rewind(self.state.epoch)
         if self.state.finished is None:
             self._say_start()
             self._try_largest()
@@ -286,7 +287,6 @@ class Trainer:
             torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
         if self._dropout is not None:
             self.batches = self._batches_of(self.state.pass_number)
-        self.journal.rewind(self.state.epoch)
         self.progress.note(f"Going on from update {self.state.step}, epoch {self.state.epoch}")
 
     def _say_start(self) -> None:
@@ -353,11 +353,11 @@ class Trainer:
 def _settled(folder: Run, recipe: Recipe, progress: Progress) -> Recipe:
     """The recipe to resume with: changes that are allowed are listed and taken over, others refused."""
     old = folder.recipe()
-    model = recipe.model if recipe.model.length is not None else None
-    if model is None and old.model.length is not None:
-        recipe = recipe.model_copy(update={"model": _with(recipe.model, length=old.model.length)})
+    if recipe.model.length is None and old.model.length is not None:
+        recipe = recipe.model_copy(update={"model": replace(recipe.model, length=old.model.length)})
     changes = changed_settings(old, recipe)
-    if breaking := [c for c in changes if c.breaking]:
+    # Files may have moved: whether their text is the same is asked once they have been read.
+    if breaking := [c for c in changes if c.breaking and not c.key.startswith("data.")]:
         listed = "\n".join(f"  {c.key}: {c.old} → {c.new}" for c in breaking)
         raise UserError(
             f"{folder.path} was begun with other settings, which cannot change on the way:\n{listed}\n"
@@ -368,12 +368,6 @@ def _settled(folder: Run, recipe: Recipe, progress: Progress) -> Recipe:
     if changes:
         folder.replace_recipe(recipe)
     return recipe
-
-
-def _with(settings: Any, **values: Any) -> Any:
-    return type(settings)(
-        **{name: getattr(settings, name) for name in settings.__dataclass_fields__} | values
-    )
 
 
 def _about(prepared: Prepared, device: torch.device) -> dict[str, Any]:
