@@ -42,6 +42,10 @@ class Run:
         self.scores_file = self.path / "hypotheses" / "scores.json"
         self.tensorboard = self.path / "tensorboard"
 
+    def hypotheses_file(self, split: str) -> Path:
+        """The best weights' translation of dev or test."""
+        return self.path / "hypotheses" / f"{split}.txt"
+
     @property
     def exists(self) -> bool:
         return self.manifest_file.exists()

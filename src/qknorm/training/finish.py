@@ -1,4 +1,4 @@
-"""After training: translate dev and test with the best weights, and score."""
+"""After training: translate test with the best weights, and score dev and test."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from qknorm.data import lines
 from qknorm.data.corpus import write_lines
 from qknorm.data.text import write_atomic
 from qknorm.progress import Progress
@@ -20,25 +21,18 @@ def finish(folder: Run, prepared: Prepared, device: torch.device, progress: Prog
     """Hypotheses and scores of dev and test, written to the run folder; done before, they are read."""
     if (known := folder.scores()) is not None:
         return known
-    model = folder.model("best", device)
     scores: dict[str, Any] = {}
     for split in ("dev", "test"):
         if split not in prepared.encoded:
             continue
-        wanted = references(prepared, split)
-        found = validate(
-            model,
-            prepared.encoded[split],
-            wanted,
-            prepared.subwords,
-            prepared.recipe.decoding,
-            progress,
-            split,
-        )
-        assert found.hypotheses is not None
-        write_lines(folder.path / "hypotheses" / f"{split}.txt", found.hypotheses)
-        result = score(found.hypotheses, wanted, prepared.subwords.kind)
-        scores[split] = {**result.to_json(), "perplexity": found.perplexity}
+        file, wanted = folder.hypotheses_file(split), references(prepared, split)
+        if not (split == "dev" and file.exists()):  # dev was translated when these weights proved the best
+            model = folder.model("best", device)
+            found = validate(model, prepared, split, wanted, progress)
+            assert found.hypotheses is not None
+            write_lines(file, found.hypotheses)
+        result = score(list(lines(file)), wanted, prepared.subwords.kind)
+        scores[split] = result.to_json()
         progress.note(f"{split}:\n{render_scores(result)}")
     write_atomic(folder.scores_file, json.dumps(scores, indent=1) + "\n")
     return scores

@@ -18,6 +18,7 @@ import torch
 from qknorm import __version__
 from qknorm.config import Recipe, changed_settings, recipe_hash
 from qknorm.data import Batch, Batches, BpeDropout, EncodedPairs
+from qknorm.data.corpus import write_lines
 from qknorm.errors import UserError
 from qknorm.nn import observe
 from qknorm.progress import Progress
@@ -217,15 +218,8 @@ class Trainer:
 
     def _validate(self) -> Validation:
         with self.step.precision():
-            return validate(
-                self.model,
-                self.prepared.encoded["dev"],
-                self.dev_references,
-                self.prepared.subwords,
-                self.recipe.decoding,
-                self.progress,
-                with_bleu=self.settings.validate_bleu,
-            )
+            with_bleu = self.settings.validate_bleu
+            return validate(self.model, self.prepared, "dev", self.dev_references, self.progress, with_bleu)
 
     def _judge(self, found: Validation) -> bool:
         """Note how good this epoch is; whether it is the best so far."""
@@ -272,6 +266,8 @@ class Trainer:
     def _save_best(self, found: Validation) -> None:
         """Write the weights that were just validated (averaged ones, where averaging is on)."""
         tensors = {f"{MODEL}{name}": t for name, t in self.model.state_dict().items()}
+        if found.hypotheses is not None:
+            write_lines(self.folder.hypotheses_file("dev"), found.hypotheses)
         about = {"epoch": self.state.epoch, "step": self.state.step, "dev_bleu": found.bleu}
         save_tensors(self.folder.best_file, tensors, about | {"dev_perplexity": found.perplexity})
 

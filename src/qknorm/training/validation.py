@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 
 from qknorm.config import DecodingSettings
-from qknorm.data import EncodedPairs, Subwords
 from qknorm.model import Transformer
 from qknorm.progress import Progress
 from qknorm.scoring import bleu
+from qknorm.training.preparation import Prepared
 from qknorm.translation import SearchSettings, beam_search, force_score
 
 
@@ -31,15 +31,14 @@ def search_settings(decoding: DecodingSettings) -> SearchSettings:
 
 def validate(
     model: Transformer,
-    corpus: EncodedPairs,
+    prepared: Prepared,
+    split: str,
     references: list[str],
-    subwords: Subwords,
-    decoding: DecodingSettings,
     progress: Progress,
-    name: str = "dev",
     with_bleu: bool = True,
 ) -> Validation:
     """Perplexity per subword (EOS counted) of the references, and BLEU of the model's own translations."""
+    corpus, subwords = prepared.encoded[split], prepared.subwords
     pairs = [corpus[i] for i in range(len(corpus))]
     sources, targets = [source.tolist() for source, _ in pairs], [target.tolist() for _, target in pairs]
     forced = force_score(model, sources, targets)
@@ -47,7 +46,8 @@ def validate(
     perplexity = math.exp(min(-math.fsum(score.log_prob for score in forced) / max(tokens, 1), 700.0))
     if not with_bleu:
         return Validation(perplexity, None, None)
-    with progress.bar(f"translating {name}", len(sources)) as bar:
-        found = beam_search(model, sources, search_settings(decoding), progress=lambda done, _: bar.to(done))
+    search = search_settings(prepared.recipe.decoding)
+    with progress.bar(f"translating {split}", len(sources)) as bar:
+        found = beam_search(model, sources, search, progress=lambda done, _: bar.to(done))
     hypotheses = subwords.decode([nbest[0].ids if nbest else [] for nbest in found])
     return Validation(perplexity, bleu(hypotheses, references, subwords.kind), hypotheses)
