@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 .PHONY: help setup demo test lint bench clean
 
 help:
-	@echo "make demo    see what query-key normalisation does, on this machine"
+	@echo "make demo    train a small translator here, the paper's model beside its baseline"
 	@echo "make test    run the tests"
 	@echo "make lint    ruff (rules and format) and mypy"
 	@echo "make bench   measure the layers beside their peers, CPU or GPU"
@@ -23,7 +23,7 @@ $(READY): pyproject.toml constraints.txt
 setup: $(READY)
 
 demo: $(READY)
-	$(BIN)/python examples/layers.py
+	$(BIN)/qknorm demo
 
 test: $(READY)
 	$(BIN)/python -m pytest

@@ -99,7 +99,8 @@ class Trainer:
             self._dropout = BpeDropout(
                 *train, prepared.subwords, self.recipe.subwords.dropout, self.settings.seed
             )
-        self.batches = self._batches_of(0)
+        self.batches = self._batches(prepared.encoded["train"])
+        self._begin_pass()
         if not len(self.batches):
             raise UserError(
                 f"No sentence fits training.batch_tokens={self.settings.batch_tokens}; set it higher."
@@ -164,21 +165,21 @@ class Trainer:
         state = self.state
         if state.position == len(self.batches):
             state.pass_number, state.position = state.pass_number + 1, 0
-            if self._dropout is not None:
-                self.batches = self._batches_of(state.pass_number)
-            self._order = self.batches.pass_order(state.pass_number)
-        if state.position == 0 or not hasattr(self, "_order"):
-            self._order = self.batches.pass_order(state.pass_number)
+            self._begin_pass()
         batch = self.batches.batch(int(self._order[state.position]))
         state.position += 1
         state.batches += 1
         return batch
 
-    def _batches_of(self, pass_number: int) -> Batches:
-        corpus: EncodedPairs = self.prepared.encoded["train"]
-        if self._dropout is not None:
-            corpus = self._dropout.pairs(pass_number)
+    def _batches(self, corpus: EncodedPairs) -> Batches:
         return Batches(corpus, self.settings.batch_tokens, self.settings.seed)
+
+    def _begin_pass(self) -> None:
+        """The batches of the state's pass and their order, from the seed and its number alone."""
+        number = self.state.pass_number
+        if self._dropout is not None:  # the same text in other subwords: other lengths, other batches
+            self.batches = self._batches(self._dropout.pairs(number))
+        self._order = self.batches.pass_order(number)
 
     def _update(self, batches: list[Batch]) -> None:
         state, done = self.state, self.state.totals
@@ -217,9 +218,8 @@ class Trainer:
         return self.settings.max_steps is not None and self.state.step >= self.settings.max_steps
 
     def _validate(self) -> Validation:
-        with self.step.precision():
-            with_bleu = self.settings.validate_bleu
-            return validate(self.model, self.prepared, "dev", self.dev_references, self.progress, with_bleu)
+        with_bleu = self.settings.validate_bleu
+        return validate(self.model, self.prepared, "dev", self.dev_references, self.progress, with_bleu)
 
     def _judge(self, found: Validation) -> bool:
         """Note how good this epoch is; whether it is the best so far."""
@@ -281,8 +281,7 @@ class Trainer:
         torch.set_rng_state(tensors["random.cpu"])
         if self.device.type == "cuda" and "random.cuda" in tensors:
             torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
-        if self._dropout is not None:
-            self.batches = self._batches_of(self.state.pass_number)
+        self._begin_pass()
         self.progress.note(f"Going on from update {self.state.step}, epoch {self.state.epoch}")
 
     def _say_start(self) -> None:
