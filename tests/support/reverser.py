@@ -18,7 +18,7 @@ def sentences(count: int, seed: int, longest: int = 7) -> list[list[int]]:
     return [torch.randint(EOS + 1, VOCAB_SIZE, (n,), generator=rng).tolist() for n in lengths]
 
 
-def trained_reverser(steps: int = 250, seed: int = 0) -> Transformer:
+def trained_reverser(steps: int = 300, seed: int = 0) -> Transformer:
     """A model that has half learned to say sentences backwards: sure of some, unsure of others."""
     torch.manual_seed(seed)
     settings = ModelSettings(
@@ -27,7 +27,7 @@ def trained_reverser(steps: int = 250, seed: int = 0) -> Transformer:
     model = Transformer(VOCAB_SIZE, settings).train()
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     for step in range(steps):
-        batch = sentences(64, seed=step)
+        batch = sentences(48, seed=step)
         source = _padded([[*s, EOS] for s in batch])
         target = _padded([[BOS, *reversed(s), EOS] for s in batch])
         logits = model(source, target[:, :-1])

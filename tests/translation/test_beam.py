@@ -1,6 +1,7 @@
 """The search against slow searches without caches or batches, and its promises."""
 
 import copy
+import dataclasses
 import math
 import random
 
@@ -42,7 +43,7 @@ def test_beam_1_is_greedy(seed):
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 2.0, -0.5])
-@pytest.mark.parametrize("beam_size", [2, 3, 5])
+@pytest.mark.parametrize("beam_size", [2, 5])
 @pytest.mark.parametrize("seed", range(3))
 def test_beam_is_that_of_the_slow_search(seed, beam_size, length_penalty):
     model = small_model(seed)
@@ -73,11 +74,14 @@ def test_a_wide_beam_finds_the_optimum(seed):
     assert [h.score for h in nbest] == pytest.approx([score for _, score, _ in expected], abs=1e-9)
 
 
-def test_one_best_is_the_first_of_many(reverser):
-    sources = sentences(60, seed=1)
-    one = beam_search(reverser, sources, SearchSettings())
-    many = beam_search(reverser, sources, SearchSettings(nbest=4))
-    assert found(one) == [nbest[:1] for nbest in found(many)]
+@pytest.mark.parametrize("length_penalty", [0.6, 2.0, -0.5])
+def test_stopping_early_for_one_loses_nothing(length_penalty):
+    for seed in range(12):
+        model = small_model(seed)
+        settings = SearchSettings(length_penalty=length_penalty, max_extra=9)
+        one = beam_search(model, SOURCES, settings)
+        many = beam_search(model, SOURCES, dataclasses.replace(settings, nbest=4))
+        assert found(one) == [nbest[:1] for nbest in found(many)]
 
 
 def test_nbest_is_distinct_sorted_and_no_longer_than_asked(reverser):

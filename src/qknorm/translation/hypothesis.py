@@ -20,7 +20,7 @@ class SearchSettings:
     """A translation has at most this many subwords more than its source, its EOS counted."""
     nbest: int = 1
     """Translations to return of each sentence; at most ``beam``."""
-    batch_tokens: int = 16384
+    batch_tokens: int = 32768
     """Bound on memory: sentences × beam × longest (source + target) of a batch."""
 
     def __post_init__(self) -> None:
