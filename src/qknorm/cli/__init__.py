@@ -1,0 +1,31 @@
+"""The ``qknorm`` command: thin commands over the package; one file a group of them."""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+from qknorm.errors import UserError
+
+
+def main() -> None:
+    """Run the command line. A mistake of the user ends with a sentence and exit code 2, never a traceback."""
+    try:
+        from qknorm.cli.app import app
+
+        app(prog_name="qknorm")
+    except UserError as error:
+        _fail(str(error))
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "qknorm":
+            raise
+        _fail(f"The package {error.name} is not installed; install it with: pip install 'qknorm[translate]'")
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _fail(f"{error.filename}: {error.strerror}.")
+
+
+def _fail(sentence: str) -> NoReturn:
+    print(f"error: {sentence}", file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,80 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qknorm.errors import UserError
+
+
+class Kind(StrEnum):
+    """What a text is: tokenised words, or as people write it."""
+
+    words = "words"
+    raw = "raw"
+
+
+RecipeFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="RECIPE.yaml", help="Every setting of a run; see recipes/.", show_default=False),
+]
+RunFolder = Annotated[
+    Path | None,
+    typer.Option("--run", metavar="DIR", help="Run folder to make or go on with; runs/NAME if not given."),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change a setting, such as training.seed=3; may be repeated."
+    ),
+]
+Source = Annotated[
+    Path | None, typer.Option("--source", metavar="FILE", help="Training text to translate from.")
+]
+Target = Annotated[Path | None, typer.Option("--target", metavar="FILE", help="Its translation.")]
+DevSource = Annotated[
+    Path | None,
+    typer.Option("--dev-source", metavar="FILE", help="Dev text; split off the training text if not given."),
+]
+DevTarget = Annotated[Path | None, typer.Option("--dev-target", metavar="FILE", help="Its translation.")]
+TestSource = Annotated[
+    Path | None, typer.Option("--test-source", metavar="FILE", help="Text to translate and score at the end.")
+]
+TestTarget = Annotated[Path | None, typer.Option("--test-target", metavar="FILE", help="Its translation.")]
+SubwordKind = Annotated[
+    Kind | None,
+    typer.Option(
+        "--subwords", help="Without a recipe: words if the text is tokenised, raw (the default) if it is not."
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        "--device", metavar="DEVICE", help="cpu, cuda or cuda:N; the GPU where there is one if not given."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Raw = Annotated[
+    bool, typer.Option("--raw/--words", help="Whether the text is ordinary text, or tokenised words.")
+]
+
+
+def check_device(name: str | None) -> str | None:
+    """The device's name as it was given; a UserError where this machine has no such one."""
+    if name is None:
+        return None
+    import torch
+
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise UserError(f'"{name}" is not a device; choose cpu, cuda or cuda:N.')
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"This machine has {torch.cuda.device_count()} CUDA devices, so no {name}; try cpu.")
+    return name

@@ -1,0 +1,84 @@
+"""Which recipe a command means: a file, two text files and a preset, or that of an existing run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qknorm.errors import UserError
+from qknorm.progress import Progress
+
+if TYPE_CHECKING:
+    from qknorm.config import Recipe
+
+RUNS = Path("runs")
+"""Where run folders go that are not named."""
+
+
+def choose_recipe(
+    recipe_file: Path | None,
+    files: Mapping[str, Path | None],
+    kind: str | None,
+    run: Path | None,
+    overrides: Sequence[str],
+    progress: Progress,
+) -> tuple[Recipe, Path]:
+    """The recipe and the run folder. ``files`` are those of `data` by setting, ``train_source`` and so on."""
+    from qknorm.config import load_recipe
+    from qknorm.run import Run
+
+    named = {key: path for key, path in files.items() if path is not None}
+    if recipe_file is not None:
+        if named or kind is not None:
+            raise UserError(
+                f"{recipe_file} says which files to use and how; name either a recipe or files, "
+                "and change single settings of a recipe with --set."
+            )
+        recipe = load_recipe(recipe_file, overrides)
+    elif named:
+        recipe = recipe_for_files(named, kind, overrides, progress)
+    elif run is not None:
+        folder = Run.open(run)
+        if kind is not None:
+            raise UserError(f"{run} has its subwords already; --subwords is for a new run.")
+        folder.recipe()  # refuses a file that was altered
+        recipe = load_recipe(folder.recipe_file, overrides)
+    else:
+        raise UserError(
+            "Nothing to learn from is named; give a recipe, or --source and --target, or --run DIR "
+            "to go on with a run."
+        )
+    return recipe, RUNS / recipe.name if run is None else run
+
+
+def recipe_for_files(
+    files: Mapping[str, Path], kind: str | None, overrides: Sequence[str], progress: Progress
+) -> Recipe:
+    """A recipe for text files without one, its settings chosen by the number of pairs; says which and why."""
+    from qknorm.config import make_recipe, preset
+    from qknorm.data.text import count_lines
+
+    source, target = files.get("train_source"), files.get("train_target")
+    if source is None or target is None:
+        missing = "--source" if source is None else "--target"
+        raise UserError(
+            f"{missing} is missing; --source and --target name the two sides of the training text."
+        )
+    chosen = preset(count_lines(source))
+    progress.note("Settings chosen by the size of the training text (change them with --set):")
+    for reason in chosen.reasons:
+        progress.note(f"  - {reason}")
+    settings = {**chosen.settings, "name": run_name(source, target), "data": dict(files)}
+    if kind is not None:
+        settings["subwords"] = {**chosen.settings["subwords"], "kind": kind}
+    return make_recipe(settings, overrides)
+
+
+def run_name(source: Path, target: Path) -> str:
+    """What to call a run on two files: "gl-en" for train.gl and train.en, or else the names of both."""
+    names = [path.name.removesuffix(".gz") for path in (source, target)]
+    endings = [Path(name).suffix.removeprefix(".") for name in names]
+    if all(endings) and endings[0] != endings[1]:
+        return "-".join(endings)
+    return "-".join(Path(name).stem for name in names)
