@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import NoReturn
 
@@ -10,6 +11,8 @@ from qknorm.errors import UserError
 
 def main() -> None:
     """Run the command line. A mistake of the user ends with a sentence and exit code 2, never a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character gets "?" for it
     try:
         from qknorm.cli.app import app
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,8 +91,9 @@ def _say(corpus: Corpus) -> None:
     print(corpus.note)
     for split, (source, target) in corpus.paths.items():
         print(f"{split:<6}{corpus.counts[split]:>9,} pairs   {source} {target}")
-    source, target = corpus.paths["train"]
-    print(f"Train with: qknorm train --source {source} --target {target} --subwords {corpus.state}")
+    files = zip(("--source", "--target"), corpus.paths["train"], strict=True)
+    named = shlex.join(word for option, path in files for word in (option, str(path)))
+    print(f"Train with: qknorm train {named} --subwords {corpus.state}")
 
 
 @contextmanager

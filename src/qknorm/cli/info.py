@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,20 +18,22 @@ if TYPE_CHECKING:
     from qknorm.config import Recipe
     from qknorm.run import Run
 
-COLUMNS = {
-    "epoch": "{}",
-    "step": "{:,}",
-    "train_loss": "{:.3f}",
-    "dev_perplexity": "{:.2f}",
-    "dev_bleu": "{:.2f}",
-    "learning_rate": "{:.2e}",
-    "g_min": "{:.2f}",
-    "g_max": "{:.2f}",
-    "ms_per_step": "{:.0f}",
-    "tokens_per_second": "{:,.0f}",
-    "waiting_share": "{:.1%}",
+COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "epoch": lambda row: f"{row['epoch']}{'*' if row['best'] else ' '}",
+    "update": lambda row: f"{row['step']}",
+    "loss": lambda row: f"{row['train_loss']:.3f}",
+    "dev ppl": lambda row: f"{row['dev_perplexity']:.2f}",
+    "dev BLEU": lambda row: "-" if row["dev_bleu"] is None else f"{row['dev_bleu']:.2f}",
+    "rate": lambda row: f"{row['learning_rate']:.2e}",
+    "g": lambda row: "-" if row["g_min"] is None else f"{row['g_min']:.1f}…{row['g_max']:.1f}",
+    "ms/step": lambda row: f"{row['ms_per_step']:.0f}",
+    "tokens/s": lambda row: f"{row['tokens_per_second']:.0f}",
+    "waiting": lambda row: f"{row['waiting_share']:.1%}",
 }
-"""What is shown of an epoch, and how; `--json` has all of it."""
+"""What is shown of an epoch."""
+
+SHOWN = 20
+"""How many of the latest epochs are shown."""
 
 
 def info(
@@ -39,7 +43,8 @@ def info(
     """Show what a run folder holds: settings, facts about the text, the history, scores, sizes of files.
 
     Of each epoch: loss, dev perplexity and BLEU, the learning rate, the smallest and largest g, the time of
-    an update, tokens a second, and the share of time spent waiting for data. --json prints everything.
+    an update, tokens a second, and the share of time spent waiting for data; a star marks those that were
+    the best so far. The latest 20 are shown; --json prints everything.
 
     \b
       qknorm info runs/gl-en
@@ -65,22 +70,28 @@ def summary(run: Run) -> dict[str, Any]:
         "history": history,
         "best": next((row for row in reversed(history) if row["best"]), None),
         "scores": run.scores(),
-        "files": {
-            file.relative_to(run.path).as_posix(): file.stat().st_size
-            for file in sorted(run.path.rglob("*"))
-            if file.is_file()
-        },
+        "files": {entry.name: _bytes(entry) for entry in sorted(run.path.iterdir())},
     }
+
+
+def _bytes(entry: Path) -> int:
+    """The size of a file, or of all files in a folder."""
+    files = entry.rglob("*") if entry.is_dir() else [entry]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _show(run: Run, about: dict[str, Any]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
+    state = (
+        "finished"
+        if about["finished"]
+        else f"not finished; go on with: qknorm train --run {shlex.quote(about['run'])}"
+    )
+    console.print(f"{about['run']}: begun {about['created']}, {state}", markup=False)
     for line in _described(run.recipe()):
         console.print(line, markup=False)
-    state = "finished" if about["finished"] else "not finished; go on with qknorm train --run " + about["run"]
-    console.print(f"{about['run']}: begun {about['created']}, {state}", markup=False)
     console.print(_pairs("Text", about["facts"]))
     console.print(_history(about["history"]))
     if best := about["best"]:
@@ -107,32 +118,30 @@ def _described(recipe: Recipe) -> list[str]:
 
 
 def _history(rows: list[dict[str, Any]]) -> Table:
+    from rich import box
     from rich.table import Table
 
-    table = Table(title="History", title_justify="left")
+    title = f"History, the latest {SHOWN} of {len(rows)} epochs" if len(rows) > SHOWN else "History"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
     for column in COLUMNS:
-        table.add_column(column.replace("_", " "), justify="right")
-    for row in rows:
-        shown = [_cell(form, row.get(column)) for column, form in COLUMNS.items()]
-        table.add_row(*shown, style="bold" if row["best"] else None)
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows[-SHOWN:]:
+        table.add_row(*(show(row) for show in COLUMNS.values()))
     return table
 
 
 def _pairs(title: str, values: dict[str, Any]) -> Table:
+    from rich import box
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", show_header=False)
+    table = Table(title=title, title_justify="left", show_header=False, box=box.SIMPLE)
     table.add_column()
     table.add_column(justify="right")
     for name, value in values.items():
-        form = "{:,}" if isinstance(value, int) else "{:.4g}" if isinstance(value, float) else "{}"
-        table.add_row(escape(name), escape(_cell(form, value)))
+        form = ",.4g" if isinstance(value, float) else "," if isinstance(value, int) else ""
+        table.add_row(escape(name), "-" if value is None else escape(format(value, form)))
     return table
-
-
-def _cell(form: str, value: Any) -> str:
-    return "-" if value is None else form.format(value)
 
 
 def _size(count: int) -> str:

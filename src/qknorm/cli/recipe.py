@@ -28,6 +28,8 @@ def choose_recipe(
     from qknorm.config import load_recipe
     from qknorm.run import Run
 
+    if run is not None and run.exists() and not run.is_dir():
+        raise UserError(f"{run} is a file; --run names a folder.")
     named = {key: path for key, path in files.items() if path is not None}
     if recipe_file is not None:
         if named or kind is not None:

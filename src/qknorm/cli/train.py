@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ def train(
         raise typer.Exit(130)
     for split, scores in (trained.scores or {}).items():
         print(f"{split}: {_figures(scores)}")
-    print(f"Translate with: qknorm translate {folder} FILE")
+    print(f"Translate with: qknorm translate {shlex.quote(str(folder))} FILE")
 
 
 def prepare(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,12 @@ import typer
 
 from qknorm.cli import options
 from qknorm.errors import UserError
+
+
+def _finite(value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number.")
+    return value
 
 
 def translate(
@@ -33,7 +40,7 @@ def translate(
         int | None, typer.Option(min=1, help="Hypotheses kept at every step; 1 is greedy search.")
     ] = None,
     length_penalty: Annotated[
-        float | None, typer.Option(min=0, help="α; more of it favours longer translations.")
+        float | None, typer.Option(min=0, callback=_finite, help="α; more of it favours longer translations.")
     ] = None,
     nbest: Annotated[
         int | None, typer.Option(min=1, help="Print this many translations of each line, best first.")

@@ -1,0 +1,169 @@
+"""The commands on a small phrasebook, from text to scores, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qknorm import Translator
+from qknorm.data.phrasebook import write_phrasebook
+from qknorm.run import Run
+from support.command import Command, environment, run_command, small
+
+INPUT = (
+    "3 days ago\n\n   \nMonday\u2028Tuesday \U0001f600 שלום\n\r\n5 hours\r\nthe last line, without its end"
+)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    """A folder with a phrasebook in `text`, and in `runs/first` a run trained on it from two files."""
+    folder = tmp_path_factory.mktemp("home")
+    write_phrasebook("en-gl", folder / "text", train=300, dev=20, test=20)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(home: Path):
+    files = [
+        f"--{split}{side}=text/{split.rstrip('-') or 'train'}.{code}"
+        for split in ("", "dev-", "test-")
+        for side, code in (("source", "en"), ("target", "gl"))
+    ]
+    return run_command(home, "train", *files, *small())
+
+
+@pytest.fixture(scope="module")
+def run(home: Path, trained) -> Path:
+    assert trained.code == 0, trained.err
+    return home / "runs" / "en-gl"
+
+
+@pytest.fixture
+def command(home, monkeypatch, capsys) -> Command:
+    return Command(home, monkeypatch, capsys)
+
+
+def test_two_files_are_enough_to_train(trained, run):
+    assert "300 pairs are less than any corpus of the paper" in trained.err
+    assert "epoch 2: update 40" in trained.err
+    assert "\ntest: SacreBLEU" in trained.out and "dev: SacreBLEU" in trained.out
+    assert "Translate with: qknorm translate runs/en-gl FILE" in trained.out
+    assert Run.open(run).recipe().model.d_model == 32
+    assert Run.open(run).recipe().model.word_dropout == 0.1
+
+
+def test_a_finished_run_is_not_trained_again(home, trained, run):
+    before = {file.name: file.read_bytes() for file in run.glob("*.safetensors")}
+    again = run_command(home, "train", "--run", "runs/en-gl")
+    assert again.code == 0, again.err
+    assert again.out == trained.out
+    assert "epoch 1" not in again.err
+    assert {file.name: file.read_bytes() for file in run.glob("*.safetensors")} == before
+
+
+def test_translate_prints_what_the_translator_gives(home, run):
+    done = run_command(home, "translate", run, stdin=INPUT.encode())
+    assert done.code == 0, done.err
+    lines = [line.removesuffix("\r") for line in INPUT.split("\n")]
+    assert len(lines) == 7
+    expected = Translator.load(run)(lines)
+    assert done.out == "".join(f"{line}\n" for line in expected)
+    assert [not line for line in expected] == [False, True, True, False, True, False, False]
+
+
+def test_translate_with_columns_and_an_ensemble(home, run, command):
+    (home / "input.en").write_bytes(INPUT.encode())
+    done = command("translate", run, "input.en", "--nbest=2", "--beam=3", "--ensemble", run)
+    assert done.code == 0, done.err
+    rows = [line.split("\t") for line in done.out.removesuffix("\n").split("\n")]
+    found = Translator.load([run, run]).stream(lines_of(INPUT), beam=3, nbest=2)
+    expected = [
+        [str(number), f"{score:.6f}", text]
+        for number, each in enumerate(found, 1)
+        for score, text in ([(t.score, t.text) for t in each] or [(0.0, "")])
+    ]
+    assert rows == expected
+    assert [row[0] for row in rows] == ["1", "1", "2", "3", "4", "4", "5", "6", "6", "7", "7"]
+
+
+def lines_of(text: str) -> list[str]:
+    return [line.removesuffix("\r") for line in text.split("\n")]
+
+
+def test_hypotheses_of_the_run_are_what_translate_prints(run, command):
+    done = command("translate", run, "text/test.en", "--batch-tokens=100")
+    assert done.out == (run / "hypotheses" / "test.txt").read_text(encoding="utf-8")
+
+
+def test_a_reader_that_leaves_early_is_no_error(home, run):
+    command = [sys.executable, "-m", "qknorm", "translate", str(run), "--beam=1"]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(home),
+    ) as process:
+        assert process.stdin and process.stdout and process.stderr
+        process.stdout.close()
+        process.stdin.write(b"Monday\n" * 50)
+        process.stdin.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 1
+
+
+def test_info_as_text_and_json(run, command):
+    shown = command("info", run)
+    assert shown.code == 0, shown.err
+    for words in ("1+1 layers, width 32", "Best epoch", "ms/step", "tokens/s", "waiting", "best.safetensors"):
+        assert words in shown.out
+    about = json.loads(command("info", run, "--json").out)
+    assert [row["epoch"] for row in about["history"]] == [1, 2]
+    assert about["finished"] and about["scores"]["test"]["sentences"] == 20
+    assert about["facts"]["examples"] == 300
+    assert about["files"]["best.safetensors"] == (run / "best.safetensors").stat().st_size
+    assert about["best"]["dev_bleu"] == max(row["dev_bleu"] for row in about["history"])
+
+
+def test_prepare_prints_the_facts(run, command):
+    done = command("prepare", "--run", run)
+    assert done.code == 0, done.err
+    facts = dict(line.rsplit(maxsplit=1) for line in done.out.partition("\n\n")[0].split("\n"))
+    recorded = Run.open(run).manifest()["facts"]
+    assert facts["examples"] == "300" and facts["dev pairs"] == "20"
+    assert facts["tokens"] == f"{recorded['tokens']:,}"
+    assert facts["g₀"] == f"{recorded['g0']:.4f}"
+    model = Run.open(run).model()
+    assert facts["parameters"] == f"{sum(weight.numel() for weight in model.parameters()):,}"
+    assert "warning" in done.out
+
+
+def test_an_interrupted_training_goes_on(home, run):
+    """By a recipe this time, without a dev text; Ctrl-C saves and ends with 130."""
+    shutil.copy(run / "recipe.yaml", home / "long.yaml")
+    changes = ["name=long", "training.max_steps=null", "training.epoch_batches=5"]
+    changes += ["data.dev_source=null", "data.dev_target=null", "training.validate_bleu=false"]
+    words = [word for change in changes for word in ("--set", change)]
+    command = [sys.executable, "-m", "qknorm", "train", "long.yaml", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment(home), cwd=home) as process:
+        assert process.stderr
+        for line in process.stderr:
+            if line.startswith(b"epoch 1:"):
+                process.send_signal(signal.SIGINT)
+                break
+        rest = process.stderr.read().decode()
+        assert process.wait(60) == 130, rest
+    assert "Go on with: qknorm train --run runs/long" in rest
+    assert "Traceback" not in rest
+    steps = Run.open(home / "runs/long").history()[-1]["step"] + 10
+    done = run_command(home, "train", "--run", "runs/long", "--set", f"training.max_steps={steps}")
+    assert done.code == 0, done.err
+    assert f"changed: training.max_steps: None → {steps}" in done.err
+    assert f"all {steps} updates are done" in done.err
