@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,9 @@ import pytest
 
 import qknorm
 from qknorm.cli.app import app
-from qknorm.cli.recipe import run_name
+from qknorm.cli.recipe import recipe_for_files, run_name
+from qknorm.config import preset
+from qknorm.progress import Progress
 from support.command import Command, environment, run_command
 
 
@@ -28,6 +32,7 @@ def texts(tmp_path) -> Path:
     (tmp_path / "a.txt").write_text("the cat sat on the mat\na dog ran\nbirds fly high\n")
     (tmp_path / "b.txt").write_text("the cat sat on a mat\na dog ran\nbirds fly\n")
     (tmp_path / "short.txt").write_text("one line\n")
+    (tmp_path / "empty.txt").write_text("")
     (tmp_path / "bad.txt").write_bytes(b"fine\nnot \xff UTF-8\nfine\n")
     (tmp_path / "folder").mkdir()
     (tmp_path / "recipe.yaml").write_text("model:\n  headz: 3\n")
@@ -44,6 +49,7 @@ MISTAKES = {
     "no such text": (["train", "--source", "no.txt", "--target", "a.txt"], "no.txt"),
     "folder as text": (["train", "--source", "folder", "--target", "a.txt"], "folder is a folder"),
     "sides differ": (["prepare", "--source", "a.txt", "--target", "short.txt"], "3 lines"),
+    "empty": (["train", "--source", "empty.txt", "--target", "a.txt"], "There are 0 pairs"),
     "not UTF-8": (["prepare", "--source", "bad.txt", "--target", "a.txt"], "line 2"),
     "one dev side": (
         ["train", "--source", "a.txt", "--target", "b.txt", "--dev-source", "a.txt"],
@@ -106,6 +112,27 @@ def test_standard_input_that_is_not_text_is_named_with_its_line(monkeypatch):
     assert next(lines) == "one"
     with pytest.raises(UserError, match="Standard input line 2 is not valid UTF-8"):
         next(lines)
+
+
+def test_settings_without_a_recipe_are_chosen_by_the_size_of_the_text(texts, capsys):
+    files = {"train_source": texts / "a.txt", "train_target": texts / "b.txt"}
+    recipe = recipe_for_files(files, "words", ["training.seed=7"], Progress())
+    assert "3 pairs are less than any corpus of the paper" in capsys.readouterr().err
+    chosen = preset(3).settings
+    assert recipe.model.encoder_layers == chosen["model"]["encoder_layers"]
+    assert recipe.subwords.operations == chosen["subwords"]["operations"]
+    assert (recipe.name, recipe.subwords.kind, recipe.training.seed) == ("a-b", "words", 7)
+    assert recipe.data.train_source == texts / "a.txt" and recipe.data.dev_source is None
+    assert recipe_for_files(files, None, [], Progress()).subwords.kind == "raw"
+
+
+def test_a_disk_that_is_full_is_told_in_a_sentence(tmp_path, command, monkeypatch):
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "x/train.en")
+
+    monkeypatch.setattr("qknorm.data.phrasebook.write_phrasebook", full)
+    done = command("data", "phrasebook", "--to", "x")
+    assert (done.code, done.err) == (2, "error: x/train.en: No space left on device.\n")
 
 
 def test_version(command):

@@ -93,6 +93,40 @@ def test_translate_with_columns_and_an_ensemble(home, run, command):
     assert [row[0] for row in rows] == ["1", "1", "2", "3", "4", "4", "5", "6", "6", "7", "7"]
 
 
+def test_scores_alone_have_the_same_columns(run, command):
+    plain = command("translate", run, "text/test.en").out.split("\n")
+    columns = [
+        line.split("\t") for line in command("translate", run, "text/test.en", "--scores").out.split("\n")
+    ]
+    assert [row[-1] for row in columns] == plain
+    assert [row[0] for row in columns[:-1]] == [str(number) for number in range(1, 21)]
+    assert all(float(row[1]) < 0 for row in columns[:-1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["no.en"], "There is no file no.en"),
+        (["text"], "text is a folder"),
+        (["cut.en"], "cut.en line 2 is not valid UTF-8"),
+        (["text/test.en", "--nbest=9"], "nbest must be at most beam (2), not 9"),
+        (["text/test.en", "--ensemble=text"], "text is not a run folder"),
+    ],
+)
+def test_what_cannot_be_translated(home, run, command, arguments, sentence):
+    (home / "cut.en").write_bytes(b"fine\nca\xc3\n")
+    done = command("translate", run, *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"error: {sentence}")
+
+
+def test_a_run_keeps_its_subwords(run, command):
+    done = command("train", "--run", run, "--subwords", "words")
+    assert done.code == 2 and "has its subwords already" in done.err
+    done = command("train", "--run", run, "--set", "model.heads=4")
+    assert done.code == 2 and "model.heads: 2 → 4" in done.err
+
+
 def lines_of(text: str) -> list[str]:
     return [line.removesuffix("\r") for line in text.split("\n")]
 

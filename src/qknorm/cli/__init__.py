@@ -24,9 +24,11 @@ def main() -> None:
             raise
         _fail(f"The package {error.name} is not installed; install it with: pip install 'qknorm[translate]'")
     except OSError as error:
-        if error.filename is None:
+        if error.errno is None:
             raise
-        _fail(f"{error.filename}: {error.strerror}.")
+        _fail(f"{error.filename or 'A file'}: {error.strerror}.")
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def _fail(sentence: str) -> NoReturn:
