@@ -35,6 +35,13 @@ class _Dumper(yaml.SafeDumper):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
 
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """YAML takes some characters for line breaks that we do not; quoted, they are escaped."""
+    style = '"' if any(character in text for character in "\x85\u2028\u2029") else None
+    return dumper.represent_scalar(_TAG + "str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
 for _class in (_Loader, _Dumper):
     for _name, _pattern, _first in _PLAIN:
         _class.add_implicit_resolver(_TAG + _name, re.compile(rf"^(?:{_pattern})$"), _first)
