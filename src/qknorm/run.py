@@ -68,12 +68,18 @@ class Run:
         files = {file.name: _sha256(file) for file in (self.recipe_file, self.subwords_file)}
         write_atomic(self.manifest_file, json.dumps(_signed({**about, "files": files}), indent=2) + "\n")
 
-    def replace_recipe(self, recipe: Recipe) -> None:
-        """Settings changed at a resume: write them, and their checksum into the manifest."""
+    def replace_recipe(self, recipe: Recipe, corpus: dict[str, str]) -> None:
+        """Settings or the test set changed at a resume: write them, and their checksums into the manifest."""
         manifest = self.manifest()
         write_atomic(self.recipe_file, dump_recipe(recipe))
         manifest["files"][self.recipe_file.name] = _sha256(self.recipe_file)
+        manifest["corpus"] = corpus
         write_atomic(self.manifest_file, json.dumps(_signed(manifest), indent=2) + "\n")
+
+    def forget_scores(self) -> None:
+        """Remove the scores and the translation of test, which will be made anew."""
+        self.scores_file.unlink(missing_ok=True)
+        self.hypotheses_file("test").unlink(missing_ok=True)
 
     def manifest(self) -> dict[str, Any]:
         """The manifest, without its own checksum."""

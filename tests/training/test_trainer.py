@@ -190,6 +190,30 @@ def test_more_epochs_may_be_asked_for_other_shapes_may_not(corpus, cache, tmp_pa
     assert load_recipe(tmp_path / "run" / "recipe.yaml").training.seed == 1
 
 
+def test_a_finished_run_goes_on_when_more_is_asked_for(finished, corpus, cache, tmp_path):
+    """One epoch, then three: the weights of three at once (the plateau schedule does not look ahead)."""
+    short = quiet_train(tiny_recipe(corpus, "training.max_epochs=1"), tmp_path / "run", cache)
+    assert short.state.finished == "all 1 epochs are done"
+    longer = quiet_train(tiny_recipe(corpus), tmp_path / "run", cache)
+    assert longer.state.finished == "all 3 epochs are done" and len(longer.run.history()) == 3
+    assert same_weights(longer.run.last_file, finished.run.last_file)
+    assert longer.scores == finished.scores and longer.run.recipe().training.max_epochs == 3
+
+
+def test_another_test_set_is_scored_anew(cache, tmp_path):
+    corpus = write_corpus(tmp_path / "corpus", seed=4)
+    for side in ("src", "tgt"):
+        (corpus / f"test.{side}").rename(tmp_path / f"later.{side}")
+    recipe = tiny_recipe(corpus, "training.max_epochs=1")
+    first = quiet_train(recipe, tmp_path / "run", cache)
+    assert set(first.scores) == {"dev"}
+    for side in ("src", "tgt"):
+        (tmp_path / f"later.{side}").rename(corpus / f"test.{side}")
+    again = quiet_train(recipe, tmp_path / "run", cache)
+    assert set(again.scores) == {"dev", "test"} and again.scores["dev"] == first.scores["dev"]
+    assert quiet_train(recipe, tmp_path / "run", cache).scores == again.scores
+
+
 def test_changed_text_is_refused(cache, tmp_path):
     corpus = write_corpus(tmp_path / "corpus", seed=3)
     recipe = tiny_recipe(corpus, "training.max_epochs=1")

@@ -19,6 +19,7 @@ class Journal:
     def __init__(self, folder: Run) -> None:
         self.folder = folder
         self.rows = folder.history()
+        self._writer: Any = None
 
     def rewind(self, epoch: int) -> None:
         """Forget rows of this epoch and later ones: they will be run again."""
@@ -66,16 +67,18 @@ class Journal:
         self._to_tensorboard(row)
 
     def _to_tensorboard(self, row: dict[str, Any]) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
 
-        with SummaryWriter(str(self.folder.tensorboard)) as writer:
-            for key, value in row.items():
-                if (
-                    isinstance(value, int | float)
-                    and not isinstance(value, bool)
-                    and key not in ("epoch", "step")
-                ):
-                    writer.add_scalar(key, value, row["step"])
+            self._writer = SummaryWriter(str(self.folder.tensorboard))
+        for key, value in row.items():
+            if (
+                isinstance(value, int | float)
+                and not isinstance(value, bool)
+                and key not in ("epoch", "step")
+            ):
+                self._writer.add_scalar(key, value, row["step"])
+        self._writer.flush()
 
     @staticmethod
     def line(row: dict[str, Any]) -> str:

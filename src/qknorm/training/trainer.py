@@ -63,18 +63,17 @@ def train(
     progress = Progress() if progress is None else progress
     folder = Run(run)
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    resuming = folder.exists
-    if resuming:
-        recipe = _settled(folder, recipe, progress)
-    prepared = prepare(recipe, folder.path / "data", progress, folder.subwords() if resuming else None, cache)
-    if not resuming:
+    old = folder.recipe() if folder.exists else None
+    if old is not None:
+        recipe = _settled(folder, old, recipe, progress)
+    subwords = None if old is None else folder.subwords()
+    prepared = prepare(recipe, folder.path / "data", progress, subwords, cache)
+    if old is None:
         folder.create(prepared.recipe, prepared.subwords, _about(prepared, device))
-    elif prepared.hashes() != folder.manifest()["corpus"]:
-        changed = [k for k, v in prepared.hashes().items() if folder.manifest()["corpus"].get(k) != v]
-        raise UserError(
-            f"The text of {', '.join(changed)} is not what {folder.path} was trained on; "
-            "put the files back, or train into another folder with --run."
-        )
+    else:
+        _check_text(folder, prepared.hashes())
+        if (old, folder.manifest()["corpus"]) != (prepared.recipe, prepared.hashes()):
+            folder.replace_recipe(prepared.recipe, prepared.hashes())
     return Trainer(folder, prepared, device, progress).run()
 
 
@@ -112,7 +111,9 @@ class Trainer:
         if self.folder.last_file.exists():
             self._restore()
         self.journal.rewind(self.state.epoch)
+        self.state.finished = self._reason_to_end()
         if self.state.finished is None:
+            self.folder.forget_scores()
             self._say_start()
             self._try_largest()
             with self._stoppable():
@@ -234,24 +235,33 @@ class Trainer:
         """Write the history, decide how to go on, and save."""
         state, settings = self.state, self.settings
         row = self.journal.row(state, self.rate(max(state.step, 1)), found, better, self.model)
-        if settings.schedule == "plateau" and state.step >= settings.warmup_steps:
-            if decays(state.bleus, settings.patience):
-                state.factor *= settings.decay
-            if self.peak * state.factor < settings.min_learning_rate:
-                state.finished = f"the learning rate fell below {settings.min_learning_rate:g}"
-        since = state.epoch - (state.best_epoch or 0)
-        if settings.stop_after is not None and since >= settings.stop_after:
-            state.finished = f"no better epoch in {since}"
-        if state.epoch >= settings.max_epochs:
-            state.finished = f"all {settings.max_epochs} epochs are done"
-        if self._spent():
-            state.finished = f"all {settings.max_steps} updates are done"
+        warm = state.step >= settings.warmup_steps
+        if settings.schedule == "plateau" and warm and decays(state.bleus, settings.patience):
+            state.factor *= settings.decay
         state.epoch, state.batches, state.totals = state.epoch + 1, 0, Totals()
+        state.finished = self._reason_to_end()
         self.journal.add(row)
         self._save()
         self.progress.note(Journal.line(row))
         if state.finished is not None:
             self.progress.note(f"Training is over: {state.finished}. Best epoch: {state.best_epoch}.")
+
+    def _reason_to_end(self) -> str | None:
+        """Why training is over by the settings as they are now, at the end of an epoch; None if it is not."""
+        state, settings = self.state, self.settings
+        done = state.epoch - 1
+        if state.batches or not done:
+            return None
+        since = done - (state.best_epoch or 0)
+        if self._spent():
+            return f"all {settings.max_steps} updates are done"
+        if done >= settings.max_epochs:
+            return f"all {settings.max_epochs} epochs are done"
+        if settings.schedule == "plateau" and self.peak * state.factor < settings.min_learning_rate:
+            return f"the learning rate fell below {settings.min_learning_rate:g}"
+        if settings.stop_after is not None and since >= settings.stop_after:
+            return f"no better epoch in {since}"
+        return None
 
     def _save(self) -> None:
         """Write all that a resume needs, in place of the last checkpoint."""
@@ -345,9 +355,8 @@ class Trainer:
                 signal.signal(stopped, handler)
 
 
-def _settled(folder: Run, recipe: Recipe, progress: Progress) -> Recipe:
-    """The recipe to resume with: changes that are allowed are listed and taken over, others refused."""
-    old = folder.recipe()
+def _settled(folder: Run, old: Recipe, recipe: Recipe, progress: Progress) -> Recipe:
+    """The recipe to resume with: changes that are allowed are listed, others refused."""
     if recipe.model.length is None and old.model.length is not None:
         recipe = recipe.model_copy(update={"model": replace(recipe.model, length=old.model.length)})
     changes = changed_settings(old, recipe)
@@ -360,9 +369,20 @@ def _settled(folder: Run, recipe: Recipe, progress: Progress) -> Recipe:
         )
     for change in changes:
         progress.note(f"changed: {change.key}: {change.old} → {change.new}")
-    if changes:
-        folder.replace_recipe(recipe)
     return recipe
+
+
+def _check_text(folder: Run, hashes: dict[str, str]) -> None:
+    """Train and dev must be what the run was begun with; of another test set, scores are made anew."""
+    begun = folder.manifest()["corpus"]
+    changed = sorted(k for k in begun.keys() | hashes.keys() if begun.get(k) != hashes.get(k))
+    if other := [key for key in changed if not key.startswith("test.")]:
+        raise UserError(
+            f"The text of {', '.join(other)} is not what {folder.path} was trained on; "
+            "put the files back, or train into another folder with --run."
+        )
+    if changed:
+        folder.forget_scores()
 
 
 def _about(prepared: Prepared, device: torch.device) -> dict[str, Any]:
