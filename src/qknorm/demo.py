@@ -13,6 +13,9 @@ from qknorm.run import Run
 from qknorm.scoring import Comparison, compare
 from qknorm.training import train
 
+STEPS = 600
+"""Updates of each model."""
+PAIRS = {"train": 10_000, "dev": 200, "test": 500}
 SHOWN = 8
 """Sample translations printed."""
 
@@ -49,20 +52,22 @@ def demo_recipe(folder: Path, name: str, steps: int) -> Recipe:
     )
 
 
-def run_demo(folder: Path, progress: Progress | None = None, steps: int = 600) -> None:
+def run_demo(folder: Path, progress: Progress | None = None, steps: int = STEPS) -> None:
     """Make the phrasebook, train both models, compare them, and show what the better one says."""
     progress = Progress() if progress is None else progress
     text = folder / "phrasebook"
     progress.note(
         "Making a small English-Galician corpus from Unicode's CLDR: dates, amounts, lists, measures"
     )
-    write_phrasebook("en-gl", text, train=10_000, dev=200, test=500, seed=1)
+    write_phrasebook("en-gl", text, **PAIRS, seed=1)
     runs = {}
     for name in ("qknorm", "baseline"):
         runs[name] = Run(folder / name)
         kind = "the paper's QKNorm model" if name == "qknorm" else "the scaled dot product baseline"
         progress.note(f"\nTraining {kind}, {steps} updates")
-        train(demo_recipe(text, name, steps), runs[name].path, progress=progress, cache=folder / "cache")
+        recipe = demo_recipe(text, name, steps)
+        if train(recipe, runs[name].path, progress=progress, cache=folder / "cache").interrupted:
+            raise KeyboardInterrupt
     hypotheses = {name: list(lines(run.path / "hypotheses" / "test.txt")) for name, run in runs.items()}
     references, sources = list(lines(text / "test.gl")), list(lines(text / "test.en"))
     result = compare(hypotheses["baseline"], hypotheses["qknorm"], references, "raw")
