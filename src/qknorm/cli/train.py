@@ -143,7 +143,7 @@ def _figures(scores: dict[str, Any]) -> str:
     from qknorm.scoring.render import LABELS
 
     named = [f"{label} {scores[name]:.2f}" for name, (label, _) in LABELS.items() if name in scores]
-    return "; ".join([*named, f"perplexity {scores['perplexity']:.2f}"])
+    return "; ".join(named)
 
 
 def _number(count: int, noun: str) -> str:

@@ -1,0 +1,68 @@
+"""The commands the README and the guide show, run as they stand, on small files under the names they use.
+
+Only the preset is replaced: what it would choose for these few pairs is trained for hours.
+"""
+
+import io
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+import qknorm.cli
+import qknorm.config
+from qknorm.config import Preset
+from support.tiny import tiny_recipe, write_corpus
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md"]
+SHOWN = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def commands(page: Path) -> list[str]:
+    lines = [line for block in SHOWN.findall(page.read_text()) for line in block.split("\n")]
+    return [line.partition("  #")[0].strip() for line in lines if line.startswith("qknorm ")]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with every file the pages name, and the tiny settings as the preset."""
+    corpus = write_corpus(tmp_path / "corpus", train=80)
+    for split, side, name in (
+        ("train", "src", "train.gl"),
+        ("train", "tgt", "train.en"),
+        ("test", "src", "new.gl"),
+        ("test", "tgt", "ref.en"),
+        ("test", "tgt", "system.en"),
+    ):
+        (tmp_path / name).write_text((corpus / f"{split}.{side}").read_text())
+    swapped = (tmp_path / "ref.en").read_text().replace("cat", "dog")
+    for name in ("hyp.en", "baseline.en"):
+        (tmp_path / name).write_text(swapped)
+    tiny = tiny_recipe(corpus).model_dump(mode="json")
+    chosen = {section: tiny[section] for section in ("model", "training", "decoding")}
+    chosen["subwords"] = {"operations": 30}
+    monkeypatch.setattr(qknorm.config, "preset", lambda pairs: Preset(chosen, [f"{pairs} pairs: tiny"]))
+    monkeypatch.setenv("QKNORM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_shown_commands_run(page, folder, monkeypatch):
+    shown = commands(page)
+    assert len(shown) >= 3
+    for command in shown:
+        words, _, to = command.partition(" > ")
+        out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+        monkeypatch.setattr(sys, "argv", shlex.split(words))
+        monkeypatch.setattr(sys, "stdout", out)
+        with pytest.raises(SystemExit) as ended:
+            qknorm.cli.main()
+        assert not ended.value.code, command
+        out.flush()
+        if to:
+            (folder / to.strip()).write_bytes(out.buffer.getvalue())
+            assert (folder / to.strip()).read_text().count("\n") == 8, command
