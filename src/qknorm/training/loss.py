@@ -32,47 +32,50 @@ def smoothed_loss(
         allowed: (V,) True for subwords the target side has; None for all.
         smoothing: ε.
     """
-    loss, nll = _SmoothedLoss.apply(h, table, bias, wanted, allowed, smoothing)  # type: ignore[no-untyped-call]
+    if allowed is not None:  # leave the others out rather than mask them: their logits are not computed
+        ids = allowed.nonzero().squeeze(1)
+        place = wanted.new_full(allowed.shape, -1)
+        place[ids] = torch.arange(ids.numel(), device=place.device)
+        table, wanted = table.index_select(0, ids), place[wanted]
+        bias = None if bias is None else bias.index_select(0, ids)
+    loss, nll = _SmoothedLoss.apply(h, table, bias, wanted, smoothing)  # type: ignore[no-untyped-call]
     return loss, nll
 
 
 class _SmoothedLoss(torch.autograd.Function):
+    """Over a table whose rows are all allowed; a wanted id of −1 is one that is not, and costs infinity."""
+
     @staticmethod
     def forward(
-        ctx: Any,
-        h: Tensor,
-        table: Tensor,
-        bias: Tensor | None,
-        wanted: Tensor,
-        allowed: Tensor | None,
-        smoothing: float,
+        ctx: Any, h: Tensor, table: Tensor, bias: Tensor | None, wanted: Tensor, smoothing: float
     ) -> tuple[Tensor, Tensor]:
-        V = table.size(0)
-        share = table.new_ones(V, dtype=torch.float32) if allowed is None else allowed.float()
-        share = share * (smoothing / share.sum())  # ε spread over what is allowed
-        closed = None if allowed is None else ~allowed
+        R, V = h.size(0), table.size(0)
         dh, dtable = torch.empty_like(h), torch.zeros_like(table, dtype=torch.float32)
         dbias = torch.zeros(V, dtype=torch.float32, device=h.device)
         loss = nll = torch.zeros((), dtype=torch.float32, device=h.device)
-        weights = table.to(h.dtype)
-        for start in range(0, h.size(0), ROWS):
-            rows = slice(start, start + ROWS)
-            logits = torch.nn.functional.linear(h[rows], weights, None if bias is None else bias.to(h.dtype))
-            logits = logits.float()
-            if closed is not None:
-                logits.masked_fill_(closed, -torch.inf)
-            norm = logits.logsumexp(dim=1)
-            target = wanted[rows, None]
-            right = logits.gather(1, target).squeeze(1)
+        device = h.device.type
+        kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else h.dtype
+        hidden, weights = h.to(kind), table.to(kind)
+        space = hidden.new_empty(min(ROWS, R), V)  # one for all rounds: fresh memory costs more than sums
+        for start in range(0, R, ROWS):
+            rows = hidden[start : start + ROWS]
+            target = wanted[start : start + ROWS, None]
+            logits = torch.mm(rows, weights.T, out=space[: rows.size(0)]).float()
+            if bias is not None:
+                logits += bias
+            right = logits.gather(1, target.clamp(min=0)).masked_fill_(target < 0, -torch.inf)
+            mean, top = logits.mean(1, keepdim=True), logits.amax(1, keepdim=True)
+            p = logits.sub_(top).exp_()
+            total = p.sum(1, keepdim=True)
+            norm = total.log() + top
             nll = nll + (norm - right).sum()
-            even = logits if closed is None else logits.masked_fill(closed, 0.0)
-            loss = loss + (norm - (1 - smoothing) * right).sum() - (even @ share).sum()
-            # d loss / d logits = p − (1 − ε) · wanted − ε · allowed / n
-            gradient = logits.sub_(norm[:, None]).exp_().sub_(share)
-            gradient.scatter_add_(1, target, gradient.new_full(target.shape, smoothing - 1))
-            narrow = gradient.to(h.dtype)
-            dh[rows] = narrow @ weights
-            dtable += narrow.T @ h[rows]
+            loss = loss + (norm - (1 - smoothing) * right - smoothing * mean).sum()
+            # d loss / d logits = p − (1 − ε) · wanted − ε / V
+            gradient = p.div_(total).sub_(smoothing / V)
+            gradient.scatter_add_(1, target.clamp(min=0), gradient.new_full(target.shape, smoothing - 1))
+            narrow = gradient.to(kind)
+            dh[start : start + ROWS] = narrow @ weights
+            dtable += narrow.T @ rows
             dbias += gradient.sum(0)
         ctx.save_for_backward(dh, dtable.to(table.dtype), dbias if bias is None else dbias.to(bias.dtype))
         ctx.has_bias = bias is not None
@@ -83,4 +86,4 @@ class _SmoothedLoss(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         up = grads[0]
         dh, dtable, dbias = ctx.saved_tensors
-        return dh * up, dtable * up, dbias * up if ctx.has_bias else None, None, None, None
+        return dh * up, dtable * up, dbias * up if ctx.has_bias else None, None, None
