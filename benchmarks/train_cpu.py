@@ -8,7 +8,7 @@ in a process of its own, so that its peak memory is its own; in every round all 
 batch, one after another, and medians over the rounds are printed: of the clock, and of the processor time
 of all threads, which says more where the machine has other work. Threads sleep while they wait for one
 another (``OMP_WAIT_POLICY=passive``). The first step, not timed, has the largest batch of the corpus. A peer
-that is not installed (``benchmarks/requirements.txt``) is named and left out.
+that is not installed (``benchmarks/requirements.txt``, which says how) is named and left out.
 
 Then the whole loop, ``qknorm.training.train`` with its data, progress and bookkeeping: how much of its
 time is the bare step, how much waiting for data, and how full its batches are.
