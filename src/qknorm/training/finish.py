@@ -12,7 +12,7 @@ from qknorm.data.corpus import write_lines
 from qknorm.data.text import write_atomic
 from qknorm.progress import Progress
 from qknorm.run import Run
-from qknorm.scoring import render_scores, score
+from qknorm.scoring import score
 from qknorm.training.preparation import Prepared, references
 from qknorm.training.validation import validate
 
@@ -33,6 +33,8 @@ def finish(folder: Run, prepared: Prepared, device: torch.device, progress: Prog
             write_lines(file, found.hypotheses)
         result = score(list(lines(file)), wanted, prepared.subwords.kind)
         scores[split] = result.to_json()
-        progress.note(f"{split}:\n{render_scores(result)}")
+        progress.note(
+            f"{split}: " + ", ".join(f"{name} {value:.2f}" for name, value in result.figures.items())
+        )
     write_atomic(folder.scores_file, json.dumps(scores, indent=1) + "\n")
     return scores
