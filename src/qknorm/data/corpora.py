@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from qknorm.data import hashes, ted
-from qknorm.data.corpus import SPLITS, Corpus, replacing, split_paths
+from qknorm.data.corpus import SPLITS, Corpus, split_paths
 from qknorm.data.download import DownloadError, Progress, download
 from qknorm.data.registry import NamedCorpus, find_corpus, list_corpora
+from qknorm.data.text import replacing
 from qknorm.errors import UserError
 
 __all__ = ["NamedCorpus", "get_corpus", "list_corpora"]
@@ -183,6 +184,7 @@ def _lay_out_talks(named: NamedCorpus, to: Path, tables: list[Path], folder: Pat
 def _write(named: NamedCorpus, to: Path, fill: Callable[[Files], dict[str, int]]) -> dict[str, int]:
     """Let `fill` write the six files; they appear in `to` together, with their hashes, or not at all."""
     paths = split_paths(to, named.source, named.target)
+    to.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         files = {
             split: (stack.enter_context(replacing(first)), stack.enter_context(replacing(second)))
@@ -233,6 +235,7 @@ def _aside(paths: list[Path]) -> str:
 
 def _corpus(named: NamedCorpus, to: Path, counts: dict[str, int], note: str) -> Corpus:
     paths = split_paths(to, named.source, named.target)
+    to.mkdir(parents=True, exist_ok=True)
     caveat = named.caveats.get(hashes.recorded(to)[paths["train"][0].name])
     notes = [note, f"{named.about}.", *([caveat] if caveat else [])]
     return Corpus(named.name, named.source, named.target, paths, counts, named.state, " ".join(notes))

@@ -1,12 +1,11 @@
 """A parallel corpus on disk: three splits, two plain UTF-8 files each."""
 
-import os
-import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
+
+from qknorm.data.text import replacing
 
 SPLITS = ("train", "dev", "test")
 
@@ -33,25 +32,9 @@ def split_paths(folder: Path, source: str, target: str) -> dict[str, tuple[Path,
     return {split: (folder / f"{split}.{source}", folder / f"{split}.{target}") for split in SPLITS}
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file that takes `path`'s place once everything in it is on disk, or never does."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write one sentence a line, all of them or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         for line in lines:
             file.write(line.encode() + b"\n")

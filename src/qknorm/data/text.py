@@ -112,14 +112,14 @@ def sha256_file(path: str | Path) -> str:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
 
 
-def write_atomic(path: str | Path, content: bytes | str) -> None:
-    """Write a file whole or not at all: a kill or a full disk leaves what was there before."""
+@contextlib.contextmanager
+def replacing(path: str | Path) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of ``path`` once all of it is on disk, or never does."""
     path = Path(path)
-    data = content.encode("utf-8") if isinstance(content, str) else content
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with open(handle, "wb") as file:
-            file.write(data)
+            yield file
             os.fchmod(file.fileno(), 0o666 & ~_umask())
             file.flush()
             os.fsync(file.fileno())
@@ -129,6 +129,12 @@ def write_atomic(path: str | Path, content: bytes | str) -> None:
             os.unlink(temporary)
         raise
     sync_folder(path.parent)
+
+
+def write_atomic(path: str | Path, content: bytes | str) -> None:
+    """Write a file whole or not at all: a kill or a full disk leaves what was there before."""
+    with replacing(path) as file:
+        file.write(content.encode("utf-8") if isinstance(content, str) else content)
 
 
 def sync_folder(folder: str | Path) -> None:
