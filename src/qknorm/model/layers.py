@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qknorm.model.settings import ModelSettings
 from qknorm.nn import CrossCache, MultiheadAttention, Packing, SelfCache, make_norm
+from qknorm.nn.dropout import add_dropped, relu_dropped
 
 
 @dataclass
@@ -36,7 +36,7 @@ class FeedForward(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = F.dropout(F.relu(self.inner(x)), self.dropout, self.training)
+        h = relu_dropped(self.inner(x), self.dropout, self.training)
         y: Tensor = self.outer(h)
         return y
 
@@ -56,7 +56,7 @@ class Sublayer(nn.Module):
 
     def after(self, x: Tensor, y: Tensor) -> Tensor:
         """What comes of x and the sublayer's answer y."""
-        x = x + F.dropout(y, self.dropout, self.training)
+        x = add_dropped(x, y, self.dropout, self.training)
         return x if self.pre else self.norm(x)
 
 

@@ -17,6 +17,7 @@ from qknorm.ids import EOS, PAD, UNK
 from qknorm.model.layers import DecoderLayer, EncoderLayer, LayerCache
 from qknorm.model.settings import ModelSettings
 from qknorm.nn import FixNormEmbedding, Packing, SinusoidalPositions, TiedEmbedding, make_norm
+from qknorm.nn.dropout import dropout
 
 NEVER = -1e9
 """The logit of a subword that the target language does not have."""
@@ -206,7 +207,7 @@ class Transformer(nn.Module):
         strangers = state.advance(ids.size(1))
         if self.languages is not None:
             x = x + self._language(language, ids.dim())
-        x = F.dropout(x, self.settings.dropout, self.training)
+        x = dropout(x, self.settings.dropout, self.training)
         weights = []
         for layer, cache in zip(self.decoder, state.caches, strict=True):
             x, w = layer.step(  # type: ignore[operator]
@@ -231,7 +232,7 @@ class Transformer(nn.Module):
         x = self.embedding(ids) + positions
         if self.languages is not None:
             x = x + self._language(language, ids.dim())
-        return F.dropout(x, self.settings.dropout, self.training)
+        return dropout(x, self.settings.dropout, self.training)
 
     def _language(self, language: int | Tensor, ids_dim: int) -> Tensor:
         """The embedding of one language for all, or of one per sentence (padded) or row (packed)."""

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from qknorm.nn.dropout import dropout, on_cpu
+
 ZERO_NORM = 1e-12
 """A vector shorter than this has no direction: it normalises to zero, and so does its gradient."""
 
@@ -102,18 +104,22 @@ def attention(
     ``(output, weights)``, the weights after dropout, as ``torch.nn.MultiheadAttention`` does. A mask
     and ``is_causal`` may be given together. Rows that may look nowhere give zeros.
     """
-    if is_causal and (attn_mask is not None or need_weights):
+    # With dropout there is no fused kernel on a CPU: PyTorch writes it out as well, and drops more slowly.
+    written_out = need_weights or (dropout_p > 0.0 and on_cpu(q))
+    if is_causal and (attn_mask is not None or written_out):
         attn_mask = add_causal(attn_mask, q.size(-2), k.size(-2), q.device)
         is_causal = False
     seeing = None
     if attn_mask is not None:
         attn_mask, seeing = _open_blind_rows(attn_mask, q.dtype)
 
-    if need_weights:
+    if written_out:
         weights = attention_weights(q, k, attn_mask, scale)
         if seeing is not None:
             weights = torch.where(seeing, weights, 0.0)
-        weights = F.dropout(weights, dropout_p) if dropout_p > 0.0 else weights
+        if not need_weights:
+            return dropout(weights, dropout_p) @ v
+        weights = F.dropout(weights, dropout_p) if dropout_p > 0.0 else weights  # draws as torch's module
         return weights @ v, weights
 
     out = F.scaled_dot_product_attention(
@@ -129,7 +135,9 @@ def attention_weights(q: Tensor, k: Tensor, attn_mask: Tensor | None = None, sca
 
 def attention_logits(q: Tensor, k: Tensor, attn_mask: Tensor | None = None, scale: float = 1.0) -> Tensor:
     """scale · q kᵀ + mask, at least float32: what the softmax is taken of."""  # (B, H, T, S)
-    logits = _widen(q @ k.transpose(-2, -1)) * scale
+    logits = _widen(q @ k.transpose(-2, -1))
+    if scale != 1.0:
+        logits = logits * scale
     if attn_mask is None:
         return logits
     if attn_mask.dtype == torch.bool:
