@@ -19,6 +19,7 @@ from qknorm.config import TrainingSettings
 from qknorm.data.batches import Batch
 from qknorm.ids import BOS, EOS, PAD, UNK
 from qknorm.model import ModelSettings, Transformer
+from qknorm.training.averaging import Averaging
 from qknorm.training.step import Step
 
 DROPOUT, SMOOTHING, CLIP, RATE, LONGEST = 0.3, 0.1, 1.0, 1e-4, 1024
@@ -51,10 +52,12 @@ def ours(size: Size, vocabulary: int, qk_norm: Any = "l2") -> Update:
         word_dropout=0.0,
     )
     training = TrainingSettings(clip=CLIP, label_smoothing=SMOOTHING, precision="float32")
-    step = Step(Transformer(vocabulary, settings), training, torch.device("cpu"))
+    model = Transformer(vocabulary, settings)
+    step = Step(model, training, torch.device("cpu"), Averaging(training, model))
 
     def update(batch: Batch) -> float:
-        return step.update([batch], RATE).loss / batch.target_tokens
+        step.update([batch], RATE, 1)
+        return step.outcomes()[0].loss / batch.target_tokens
 
     return update
 

@@ -5,10 +5,12 @@
 
 Equal sizes, batches and settings (see ``train_candidates.py``), 2 threads, float32. Each candidate lives
 in a process of its own, so that its peak memory is its own; in every round all of them take the same
-batch, one after another, and medians over the rounds are printed: of the clock, and of the processor time
-of all threads, which says more where the machine has other work. Threads sleep while they wait for one
-another (``OMP_WAIT_POLICY=passive``). The first step, not timed, has the largest batch of the corpus. A peer
-that is not installed (``benchmarks/requirements.txt``, which says how) is named and left out.
+batch, one after another, twice: a first time to get their memory back, which they give up between rounds
+so that all fit on the machine, and a second time by the clock. Medians over the rounds are printed: of the
+clock, and of the processor time of all threads, which says more where the machine has other work. Threads
+sleep while they wait for one another (``OMP_WAIT_POLICY=passive``). The first step, not timed, has the
+largest batch of the corpus. A peer that is not installed (``benchmarks/requirements.txt``, which says how) is
+named and left out.
 
 Then the whole loop, ``qknorm.training.train`` with its data, progress and bookkeeping: how much of its
 time is the bare step, how much waiting for data, and how full its batches are.
@@ -19,6 +21,7 @@ The text is made up with lengths like en-vi's, unless files are given.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import multiprocessing
 import os
 import resource
@@ -42,7 +45,7 @@ from qknorm.model import ModelSettings
 from qknorm.progress import Progress
 from qknorm.run import Run
 from qknorm.training import prepare, train, trainer
-from qknorm.training.step import Outcome, Step
+from qknorm.training.step import Step
 
 VOCABULARY, WORDS, PAIRS, DEV = 8400, 3500, 20_000, 16
 LETTERS = ("abcdefghijklmnopqrstuvwxyz", "абвгдежзийклмнопрстуфхцчшщъыьэюя")
@@ -81,6 +84,13 @@ def make_recipe(source: Path, target: Path, tokens: int, size: str, steps: int) 
     )
 
 
+def give_memory_back() -> None:
+    """Return freed memory to the system, where the C library can (glibc)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def serve(
     name: str, size: str, threads: int, vocabulary: int, batches: list[Batch], connection: Connection
 ) -> None:
@@ -93,11 +103,14 @@ def serve(
     except Exception as failure:
         connection.send(f"{type(failure).__name__}: {failure}")
         return
+    give_memory_back()
     connection.send(None)
     while (number := connection.recv()) is not None:
+        update(batches[number])
         start, busy = time.perf_counter(), time.process_time()
         update(batches[number])
         seconds, busy = time.perf_counter() - start, time.process_time() - busy
+        give_memory_back()
         connection.send((seconds, busy, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
 
 
@@ -161,11 +174,10 @@ class TimedStep(Step):
 
     times: list[tuple[float, float]] = []  # noqa: RUF012  (there is one training)
 
-    def update(self, batches: Sequence[Batch], rate: float) -> Outcome:
+    def update(self, batches: Sequence[Batch], rate: float, step: int) -> None:
         begun = time.perf_counter()
-        outcome = super().update(batches, rate)
+        super().update(batches, rate, step)
         self.times.append((begun, time.perf_counter()))
-        return outcome
 
 
 def measure_loop(recipe: Recipe, folder: Path, threads: int, connection: Connection) -> None:

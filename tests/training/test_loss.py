@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from qknorm.training import loss as loss_module
-from qknorm.training.loss import smoothed_loss
+from qknorm.training.loss import Allowed, smoothed_loss, written_out_loss
 from support.compare import error
 
 R, E, V = 11, 6, 17
@@ -26,7 +26,7 @@ def written_out(h, table, bias, wanted, allowed, smoothing):
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_value_and_gradients(monkeypatch, rows, masked, with_bias, smoothing):
-    monkeypatch.setattr(loss_module, "ROWS", rows)
+    monkeypatch.setitem(loss_module.ROWS, "cpu", rows)
     torch.manual_seed(0)
     h, table, bias = torch.randn(R, E), torch.randn(V, E), torch.randn(V)
     allowed = None
@@ -36,7 +36,7 @@ def test_value_and_gradients(monkeypatch, rows, masked, with_bias, smoothing):
         allowed[8:13] = False
     inputs = [x.requires_grad_() for x in ([h, table, bias] if with_bias else [h, table])]
     arguments = (h, table, bias if with_bias else None, wanted, allowed, smoothing)
-    found, nll = smoothed_loss(*arguments)
+    found, nll = smoothed_loss(*arguments[:4], None if allowed is None else Allowed.of(allowed), smoothing)
     expected, expected_nll = written_out(
         *(x.double() if torch.is_tensor(x) and x.is_floating_point() else x for x in arguments)
     )
@@ -54,3 +54,26 @@ def test_bfloat16_stays_close():
     full, _ = smoothed_loss(h, table, bias, wanted, None, 0.1)
     half, _ = smoothed_loss(h.bfloat16(), table, bias, wanted, None, 0.1)
     assert half.dtype == torch.float32 and error(half, full) < 2e-2
+
+
+@pytest.mark.parametrize("rows", [4, 512])
+def test_positions_that_do_not_count(monkeypatch, rows):
+    """They add nothing and get no gradient, even where their wanted subword is none of the target side's."""
+    monkeypatch.setitem(loss_module.ROWS, "cpu", rows)
+    torch.manual_seed(0)
+    h, table, bias = (torch.randn(shape, requires_grad=True) for shape in ((R, E), (V, E), (V,)))
+    mask = torch.arange(V) > 1
+    real = torch.arange(R) % 3 != 1
+    wanted = torch.where(real, torch.randint(2, V, (R,)), 0)
+    allowed = Allowed.of(mask)
+    part = smoothed_loss(h[real], table, bias, wanted[real], allowed, 0.1)
+    whole = smoothed_loss(h, table, bias, wanted, allowed, 0.1, real)
+    place, chosen = allowed.place[wanted], (table[allowed.ids], bias[allowed.ids])
+    compiled_form = written_out_loss(h, *chosen, place, 0.1, real)
+    for found in (whole, compiled_form):
+        assert error(found[0], part[0]) < 1e-6 and error(found[1], part[1]) < 1e-6
+        wanted_grads = torch.autograd.grad(part[0], (h, table, bias), retain_graph=True)
+        for a, b in zip(
+            torch.autograd.grad(found[0], (h, table, bias), retain_graph=True), wanted_grads, strict=True
+        ):
+            assert error(a, b) < 1e-6

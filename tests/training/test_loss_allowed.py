@@ -2,21 +2,21 @@
 
 import torch
 
-from qknorm.training.loss import smoothed_loss
+from qknorm.training.loss import Allowed, smoothed_loss
 
 
 def test_gradients_of_rows_that_are_not_allowed_are_zero():
     torch.manual_seed(0)
     h, table, bias = (torch.randn(shape, requires_grad=True) for shape in ((5, 4), (9, 4), (9,)))
     allowed = torch.tensor([True, False, True, True, False, True, True, False, True])
-    loss, _ = smoothed_loss(h, table, bias, torch.tensor([0, 2, 8, 3, 5]), allowed, 0.1)
+    loss, _ = smoothed_loss(h, table, bias, torch.tensor([0, 2, 8, 3, 5]), Allowed.of(allowed), 0.1)
     loss.backward()
     for gradient in (table.grad, bias.grad):
         assert gradient[~allowed].eq(0).all() and gradient[allowed].ne(0).all()
 
 
 def test_a_wanted_subword_that_is_not_allowed_costs_infinity():
-    allowed = torch.tensor([True, False, True])
+    allowed = Allowed.of(torch.tensor([True, False, True]))
     loss, nll = smoothed_loss(torch.randn(2, 4), torch.randn(3, 4), None, torch.tensor([2, 1]), allowed, 0.1)
     assert loss.item() == nll.item() == torch.inf
 

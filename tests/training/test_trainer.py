@@ -29,6 +29,7 @@ sys.path.insert(0, sys.argv[5])
 from qknorm import tensors
 from qknorm.progress import Progress
 from qknorm.training import train
+from qknorm.training.averaging import Averaging
 from qknorm.training.step import Step
 from support.tiny import tiny_recipe
 
@@ -302,11 +303,12 @@ def test_accumulated_batches_are_one_update(corpus, cache, tmp_path):
 
     torch.manual_seed(0)
     model = build_model(ready.recipe, ready.subwords)
-    step = Step(model, recipe.training, torch.device("cpu"))
-    joint = sum(step.loss(b)[0] for b in pair) / sum(b.target_tokens for b in pair)
+    step = Step(model, recipe.training, torch.device("cpu"), Averaging(recipe.training, model))
+    joint = sum(step.loss(step.inputs(b))[0] for b in pair) / sum(b.target_tokens for b in pair)
     grads = torch.autograd.grad(joint, step.parameters)
     norm = torch.stack([g.norm() for g in grads]).norm().item()
-    outcome = step.update(pair, 1e-3)
+    step.update(pair, 1e-3, 1)
+    (outcome,) = step.outcomes()
     assert outcome.gradient_norm == pytest.approx(norm, rel=1e-5) and outcome.finite
 
 

@@ -108,6 +108,10 @@ class Batches:
         cells = self._cells(source[self._order]) + self._cells(target[self._order])
         return self.batch(int(cells.argmax()))
 
+    def most_sentences(self) -> int:
+        """Sentences of the batch that has the most."""
+        return int(np.diff(self._cuts).max(initial=0))
+
     def _cells(self, lengths: Rows) -> Rows:
         """Sentences × longest of each batch, for lengths in the order of the batches."""
         starts = self._cuts[:-1]

@@ -12,6 +12,8 @@ from qknorm.config import TrainingSettings
 from qknorm.model import Transformer
 
 EMA, SNAPSHOT = "ema.", "snapshot."
+ALIGN = 64
+"""Joined tensors begin at multiples of so many values, as vectorised kernels want it."""
 
 
 class Averaging:
@@ -24,16 +26,35 @@ class Averaging:
         self.model = model
         self._ema: dict[str, Tensor] = {}
         self._snapshots: list[dict[str, Tensor]] = []
+        self._joined: tuple[Tensor, Tensor] | None = None
         if self.kind == "ema":
             self._ema = {name: p.detach().clone() for name, p in model.named_parameters()}
 
+    def weight(self, step: int) -> float:
+        """How far the running mean moves towards the weights at this update.
+
+        Early on it moves faster, so that it forgets the initial weights.
+        """
+        return 1 - min(self.decay, (1 + step) / (10 + step))
+
     @torch.no_grad()
     def after_update(self, step: int) -> None:
-        """Follow an update; early on the average moves faster, so that it forgets the initial weights."""
+        """Follow an update."""
         if self.kind == "ema":
-            decay = min(self.decay, (1 + step) / (10 + step))
             new: list[Tensor] = [p for _, p in self.model.named_parameters()]
-            torch._foreach_lerp_(list(self._ema.values()), new, 1 - decay)
+            torch._foreach_lerp_(list(self._ema.values()), new, self.weight(step))
+
+    def join(self) -> None:
+        """Lay all weights, and their running mean, end to end in memory, so that ``follow`` is one kernel."""
+        if self.kind == "ema":
+            self._joined = joined(list(self._ema.values())), joined(list(self.model.parameters()))
+
+    @torch.no_grad()
+    def follow(self, weight: Tensor) -> None:
+        """``after_update`` with a weight that lies on the device; ``join`` comes first."""
+        if self._joined is not None:
+            mean, new = self._joined
+            mean.lerp_(new, weight)
 
     @torch.no_grad()
     def after_epoch(self) -> None:
@@ -86,3 +107,18 @@ class Averaging:
 def _copy(source: Mapping[str, Tensor], to: Mapping[str, Tensor]) -> None:
     for name, tensor in source.items():
         to[name].copy_(tensor)
+
+
+@torch.no_grad()
+def joined(tensors: list[Tensor]) -> Tensor:
+    """Move tensors of one kind into one flat buffer, which is returned; they stay what they are."""
+    starts, size = [], 0
+    for tensor in tensors:
+        starts.append(size)
+        size += -(-tensor.numel() // ALIGN) * ALIGN
+    flat = torch.zeros(size, dtype=tensors[0].dtype, device=tensors[0].device)
+    for tensor, start in zip(tensors, starts, strict=True):
+        place = flat[start : start + tensor.numel()].view_as(tensor)
+        place.copy_(tensor)
+        tensor.data = place
+    return flat

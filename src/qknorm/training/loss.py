@@ -8,17 +8,38 @@ Axes: R target positions, E model width, V subwords.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-ROWS = 512
+ROWS = {"cpu": 512, "cuda": 8192}
 """Target positions whose logits exist at a time."""
 
 
+class Allowed(NamedTuple):
+    """The subwords that the target side has, looked up once for many losses."""
+
+    ids: Tensor  # (A,)
+    place: Tensor  # (V,) where each stands among those, -1 for the others
+
+    @classmethod
+    def of(cls, mask: Tensor) -> Allowed:
+        """From (V,) True for subwords the target side has."""
+        ids = mask.nonzero().squeeze(1)
+        place = ids.new_full(mask.shape, -1)
+        place[ids] = torch.arange(ids.numel(), device=place.device)
+        return cls(ids, place)
+
+
 def smoothed_loss(
-    h: Tensor, table: Tensor, bias: Tensor | None, wanted: Tensor, allowed: Tensor | None, smoothing: float
+    h: Tensor,
+    table: Tensor,
+    bias: Tensor | None,
+    wanted: Tensor,
+    allowed: Allowed | None,
+    smoothing: float,
+    real: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Summed loss and summed negative log-likelihood of the wanted subwords.
 
@@ -29,17 +50,36 @@ def smoothed_loss(
         table: (V, E) output rows.
         bias: (V,) output biases.
         wanted: (R,) ids.
-        allowed: (V,) True for subwords the target side has; None for all.
+        allowed: the subwords the target side has; None for all.
         smoothing: ε.
+        real: (R,) False for positions that do not count; None where all do.
     """
     if allowed is not None:  # leave the others out rather than mask them: their logits are not computed
-        ids = allowed.nonzero().squeeze(1)
-        place = wanted.new_full(allowed.shape, -1)
-        place[ids] = torch.arange(ids.numel(), device=place.device)
-        table, wanted = table.index_select(0, ids), place[wanted]
-        bias = None if bias is None else bias.index_select(0, ids)
-    loss, nll = _SmoothedLoss.apply(h, table, bias, wanted, smoothing)  # type: ignore[no-untyped-call]
+        table, wanted = table.index_select(0, allowed.ids), allowed.place[wanted]
+        bias = None if bias is None else bias.index_select(0, allowed.ids)
+    if torch.compiler.is_compiling():
+        return written_out_loss(h, table, bias, wanted, smoothing, real)
+    if real is None:
+        real = torch.ones_like(wanted, dtype=torch.bool)
+    loss, nll = _SmoothedLoss.apply(h, table, bias, wanted, smoothing, real)  # type: ignore[no-untyped-call]
     return loss, nll
+
+
+def written_out_loss(
+    h: Tensor, table: Tensor, bias: Tensor | None, wanted: Tensor, smoothing: float, real: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The same in operations that a compiler turns into one pass over the logits each way."""
+    logits = torch.nn.functional.linear(h, table).float()
+    if bias is not None:
+        logits = logits + bias
+    columns = torch.arange(table.size(0), device=h.device)
+    right = torch.where(columns == wanted[:, None], logits, 0.0).sum(1)  # a gather would scatter, backward
+    right = torch.where(wanted < 0, -torch.inf, right)
+    norm = logits.logsumexp(1)
+    nll, loss = norm - right, norm - (1 - smoothing) * right - smoothing * logits.mean(1)
+    if real is not None:
+        nll, loss = torch.where(real, nll, 0.0), torch.where(real, loss, 0.0)
+    return loss.sum(), nll.detach().sum()
 
 
 class _SmoothedLoss(torch.autograd.Function):
@@ -47,19 +87,26 @@ class _SmoothedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, h: Tensor, table: Tensor, bias: Tensor | None, wanted: Tensor, smoothing: float
+        ctx: Any,
+        h: Tensor,
+        table: Tensor,
+        bias: Tensor | None,
+        wanted: Tensor,
+        smoothing: float,
+        real: Tensor,
     ) -> tuple[Tensor, Tensor]:
         R, V = h.size(0), table.size(0)
         dh, dtable = torch.empty_like(h), torch.zeros_like(table, dtype=torch.float32)
         dbias = torch.zeros(V, dtype=torch.float32, device=h.device)
         loss = nll = torch.zeros((), dtype=torch.float32, device=h.device)
         device = h.device.type
+        step = ROWS.get(device, ROWS["cuda"])
         kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else h.dtype
         hidden, weights = h.to(kind), table.to(kind)
-        space = hidden.new_empty(min(ROWS, R), V)  # one for all rounds: fresh memory costs more than sums
-        for start in range(0, R, ROWS):
-            rows = hidden[start : start + ROWS]
-            target = wanted[start : start + ROWS, None]
+        space = hidden.new_empty(min(step, R), V)  # one for all rounds: fresh memory costs more than sums
+        for start in range(0, R, step):
+            rows = hidden[start : start + step]
+            target, counted = wanted[start : start + step, None], real[start : start + step, None]
             logits = torch.mm(rows, weights.T, out=space[: rows.size(0)]).float()
             if bias is not None:
                 logits += bias
@@ -68,13 +115,13 @@ class _SmoothedLoss(torch.autograd.Function):
             p = logits.sub_(top).exp_()
             total = p.sum(1, keepdim=True)
             norm = total.log() + top
-            nll = nll + (norm - right).sum()
-            loss = loss + (norm - (1 - smoothing) * right - smoothing * mean).sum()
+            nll = nll + (norm - right).where(counted, 0.0).sum()
+            loss = loss + (norm - (1 - smoothing) * right - smoothing * mean).where(counted, 0.0).sum()
             # d loss / d logits = p − (1 − ε) · wanted − ε / V
             gradient = p.div_(total).sub_(smoothing / V)
             gradient.scatter_add_(1, target.clamp(min=0), gradient.new_full(target.shape, smoothing - 1))
-            narrow = gradient.to(kind)
-            dh[start : start + ROWS] = narrow @ weights
+            narrow = gradient.masked_fill_(~counted, 0.0).to(kind)
+            dh[start : start + step] = narrow @ weights
             dtable += narrow.T @ rows
             dbias += gradient.sum(0)
         ctx.save_for_backward(dh, dtable.to(table.dtype), dbias if bias is None else dbias.to(bias.dtype))
@@ -86,4 +133,4 @@ class _SmoothedLoss(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         up = grads[0]
         dh, dtable, dbias = ctx.saved_tensors
-        return dh * up, dtable * up, dbias * up if ctx.has_bias else None, None, None
+        return dh * up, dtable * up, dbias * up if ctx.has_bias else None, None, None, None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,12 +14,19 @@ from qknorm.config import TrainingSettings
 from qknorm.data import Batch
 from qknorm.ids import PAD
 from qknorm.model import Transformer
-from qknorm.training.loss import smoothed_loss
+from qknorm.training.averaging import Averaging
+from qknorm.training.inputs import Inputs, padded_inputs
+from qknorm.training.loss import Allowed, smoothed_loss
 
 
 class Outcome(NamedTuple):
     """What an update did."""
 
+    step: int
+    """The update's number."""
+    rate: float
+    tokens: int
+    """Target subwords it learned from."""
     loss: float
     """Summed over target subwords."""
     nll: float
@@ -29,23 +36,45 @@ class Outcome(NamedTuple):
 
 
 class Step:
-    """The model, its optimiser, and how they take batches."""
+    """The model, its optimiser, and how they take batches.
 
-    def __init__(self, model: Transformer, settings: TrainingSettings, device: torch.device) -> None:
+    ``update`` may return before the update is done; ``outcomes`` gives what is known of those since the
+    last call, and all of them when told to wait. Here each is done, and known, at once.
+    """
+
+    rates_on_device = False
+    """Whether the optimiser reads its learning rate from the device."""
+
+    def __init__(
+        self, model: Transformer, settings: TrainingSettings, device: torch.device, averaging: Averaging
+    ) -> None:
         self.model = model
         self.settings = settings
         self.device = device
+        self.averaging = averaging
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.optimizer = make_optimizer(model, settings)
+        self.optimizer = make_optimizer(model, settings, device, self.rates_on_device)
         self.half = uses_bfloat16(settings.precision, device)
+        mask = model.target_subwords
+        self.allowed = None if mask is None else Allowed.of(mask)
+        self._done: list[Outcome] = []
 
-    def update(self, batches: Sequence[Batch], rate: float) -> Outcome:
+    def prepare(self, largest: Batch) -> None:
+        """Forward and backward of the largest batch: memory runs out now or never. Nothing changes."""
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            self.model.train()
+            loss, _ = self.loss(self.inputs(largest))
+            torch.autograd.backward(loss)
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def update(self, batches: Sequence[Batch], rate: float, step: int) -> None:
         """Learn from one or several batches together (gradient accumulation), at this learning rate."""
         self.model.train()
         tokens = sum(batch.target_tokens for batch in batches)
         loss = nll = 0.0
         for batch in batches:
-            batch_loss, batch_nll = self.loss(batch)
+            batch_loss, batch_nll = self.loss(self.inputs(batch))
             torch.autograd.backward(batch_loss / tokens)
             loss += batch_loss.item()
             nll += batch_nll.item()
@@ -55,40 +84,44 @@ class Step:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             self.optimizer.step()
+            self.averaging.after_update(step)
         self.optimizer.zero_grad(set_to_none=True)
-        return Outcome(loss, nll, norm, finite)
+        self._done.append(Outcome(step, rate, tokens, loss, nll, norm, finite))
 
-    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def outcomes(self, wait: bool = False) -> list[Outcome]:
+        """What came of updates since the last call, in their order."""
+        done, self._done = self._done, []
+        return done
+
+    def busy(self) -> bool:
+        """Whether the device has work left, so that nobody waits for data."""
+        return False
+
+    def inputs(self, batch: Batch) -> Inputs:
+        return padded_inputs(batch, self.device)
+
+    def loss(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Summed smoothed loss and negative log-likelihood of a batch."""
-        source, given, wanted = (
-            torch.from_numpy(x).to(self.device, non_blocking=True)
-            for x in (batch.source, batch.target_in, batch.target_out)
-        )
+        source, given, wanted, source_packing, target_packing = inputs
         with self.precision():
-            memory, padding = self.model.encode(source)
-            hidden = self.model.decode(given, memory, padding)
-            real = wanted != PAD
+            memory, padding = self.model.encode(source, source_packing)
+            hidden = self.model.decode(given, memory, padding, target_packing, source_packing)
+            real: Tensor | None = wanted != PAD
+            if target_packing is None:  # leave padding out, which flat buffers have next to none of
+                hidden, wanted, real = hidden[real], wanted[real], None
             embedding = self.model.embedding
             return smoothed_loss(
-                hidden[real],
+                hidden,
                 embedding.table(),
                 embedding.bias,
-                wanted[real],
-                self.model.target_subwords,
+                wanted,
+                self.allowed,
                 self.settings.label_smoothing,
+                real,
             )
 
     def precision(self) -> contextlib.AbstractContextManager[object]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.half else contextlib.nullcontext()
-
-    def try_largest(self, batch: Batch) -> None:
-        """Forward and backward of the largest batch: memory runs out now or never. Nothing changes."""
-        devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices):
-            self.model.train()
-            loss, _ = self.loss(batch)
-            torch.autograd.backward(loss)
-        self.optimizer.zero_grad(set_to_none=True)
 
     def tensors(self) -> dict[str, Tensor]:
         """The optimiser's state, by name."""
@@ -110,16 +143,26 @@ class Step:
                 self.optimizer.state[parameter] = slots
 
 
-def make_optimizer(model: Transformer, settings: TrainingSettings) -> torch.optim.Optimizer:
+def make_optimizer(
+    model: Transformer, settings: TrainingSettings, device: torch.device, rates_on_device: bool = False
+) -> torch.optim.Optimizer:
     """Adam or AdamW, fused; matrices decay, the rest (biases, norms, g) does not."""
     matrices = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() <= 1]
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": matrices, "weight_decay": settings.weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
+    for group in groups:
+        group["lr"] = torch.zeros((), device=device) if rates_on_device else 0.0
     kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
-    return kind(groups, lr=0.0, betas=(settings.beta1, settings.beta2), eps=settings.epsilon, fused=True)
+    return kind(
+        groups,
+        betas=(settings.beta1, settings.beta2),
+        eps=settings.epsilon,
+        fused=True,
+        capturable=rates_on_device and device.type == "cuda",
+    )
 
 
 def uses_bfloat16(precision: str, device: torch.device) -> bool:

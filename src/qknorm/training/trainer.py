@@ -17,7 +17,7 @@ import torch
 
 from qknorm import __version__
 from qknorm.config import Recipe, changed_settings, recipe_hash
-from qknorm.data import Batch, Batches, BpeDropout, EncodedPairs
+from qknorm.data import Batch, Batches, BpeDropout
 from qknorm.data.corpus import write_lines
 from qknorm.errors import UserError
 from qknorm.nn import observe
@@ -25,9 +25,12 @@ from qknorm.progress import Progress
 from qknorm.run import MODEL, Run, build_model
 from qknorm.tensors import load_tensors, save_tensors
 from qknorm.training.averaging import Averaging
+from qknorm.training.captured import CapturedStep
 from qknorm.training.finish import finish
+from qknorm.training.inputs import Room
 from qknorm.training.journal import Journal
-from qknorm.training.preparation import Prepared, prepare, references
+from qknorm.training.passes import Ahead, Passes
+from qknorm.training.preparation import Prepared, cache_folder, prepare, references
 from qknorm.training.schedule import decays, peak_rate, rate_at
 from qknorm.training.state import State, Totals
 from qknorm.training.step import Outcome, Step
@@ -86,24 +89,21 @@ class Trainer:
         self.settings = self.recipe.training
         torch.manual_seed(self.settings.seed)
         self.model = build_model(self.recipe, prepared.subwords).to(device)
-        self.step = Step(self.model, self.settings, device)
         self.averaging = Averaging(self.settings, self.model)
         self.state = State()
         self.journal = Journal(folder)
         self.peak = peak_rate(self.settings, self.recipe.model.d_model)
         self.dev_references = references(prepared, "dev")
-        self._dropout: BpeDropout | None = None
+        dropout = None
         if self.recipe.subwords.dropout > 0:
             train = prepared.files["train"]
-            self._dropout = BpeDropout(
-                *train, prepared.subwords, self.recipe.subwords.dropout, self.settings.seed
-            )
-        self.batches = self._batches(prepared.encoded["train"])
-        self._begin_pass()
+            dropout = BpeDropout(*train, prepared.subwords, self.recipe.subwords.dropout, self.settings.seed)
+        self.passes = Passes(prepared.encoded["train"], dropout, self.settings)
         if not len(self.batches):
             raise UserError(
                 f"No sentence fits training.batch_tokens={self.settings.batch_tokens}; set it higher."
             )
+        self.step = self._make_step()
         self._stop_asked = False
 
     def run(self) -> Trained:
@@ -116,7 +116,7 @@ class Trainer:
             self.folder.forget_scores()
             self._say_start()
             self._try_largest()
-            with self._stoppable():
+            with self._stoppable(), self._batch_stream():
                 while self.state.finished is None and not self._stop_asked:
                     self._epoch()
         if self.state.finished is None:
@@ -143,6 +143,7 @@ class Trainer:
                 if time.monotonic() - saved > SAVE_SECONDS:
                     self._save()
                     saved = time.monotonic()
+        self._settle()
         self.averaging.after_epoch()
         with self.averaging.swapped_in():
             found = self._validate()
@@ -156,52 +157,75 @@ class Trainer:
         state = self.state
         while state.batches < self.epoch_batches and not self._spent():
             wanted = min(self.settings.accumulate, self.epoch_batches - state.batches)
-            begun = time.perf_counter()
+            begun, busy = time.perf_counter(), self.step.busy()
             batches = [self._next_batch() for _ in range(wanted)]
-            state.totals.waiting += time.perf_counter() - begun
-            state.totals.seconds += time.perf_counter() - begun
+            waited = time.perf_counter() - begun
+            state.totals.seconds += waited
+            if not (busy and self.step.busy()):
+                state.totals.waiting += waited
             yield batches
 
     def _next_batch(self) -> Batch:
         state = self.state
         if state.position == len(self.batches):
             state.pass_number, state.position = state.pass_number + 1, 0
-            self._begin_pass()
-        batch = self.batches.batch(int(self._order[state.position]))
+        batch = next(self._stream)
         state.position += 1
         state.batches += 1
         return batch
 
-    def _batches(self, corpus: EncodedPairs) -> Batches:
-        return Batches(corpus, self.settings.batch_tokens, self.settings.seed)
+    @property
+    def batches(self) -> Batches:
+        """Those of the pass under way."""
+        return self.passes.batches(self.state.pass_number)
 
-    def _begin_pass(self) -> None:
-        """The batches of the state's pass and their order, from the seed and its number alone."""
-        number = self.state.pass_number
-        if self._dropout is not None:  # the same text in other subwords: other lengths, other batches
-            self.batches = self._batches(self._dropout.pairs(number))
-        self._order = self.batches.pass_order(number)
+    @contextmanager
+    def _batch_stream(self) -> Iterator[None]:
+        """``_stream``: the batches from where the state is, made ahead where the device works by itself."""
+        self._stream: Iterator[Batch] = self.passes.stream(self.state.pass_number, self.state.position)
+        if self.device.type == "cpu":
+            yield
+            return
+        with Ahead(self._stream) as self._stream:
+            yield
+
+    def _make_step(self) -> Step:
+        arguments = (self.model, self.settings, self.device, self.averaging)
+        if self.device.type != "cuda":
+            return Step(*arguments)
+        return CapturedStep(
+            *arguments, Room.of(self.batches), self.progress.warn, cache=cache_folder() / "compiled"
+        )
 
     def _update(self, batches: list[Batch]) -> None:
-        state, done = self.state, self.state.totals
         begun = time.perf_counter()
-        state.step += 1
-        rate = self.rate(state.step)
-        outcome = self.step.update(batches, rate)
-        done.updates += 1
-        if outcome.finite:
-            state.bad_in_a_row = 0
-            self.averaging.after_update(state.step)
-            done.loss += outcome.loss
-            done.nll += outcome.nll
-            done.gradient_norm += outcome.gradient_norm
-            done.tokens += sum(batch.target_tokens for batch in batches)
-        else:
+        self.state.step += 1
+        self._latest = batches[0]
+        self.step.update(batches, self.rate(self.state.step), self.state.step)
+        self._note(self.step.outcomes())
+        self.state.totals.seconds += time.perf_counter() - begun
+
+    def _settle(self) -> None:
+        """Wait until every update is done and noted."""
+        begun = time.perf_counter()
+        self._note(self.step.outcomes(wait=True))
+        self.state.totals.seconds += time.perf_counter() - begun
+
+    def _note(self, outcomes: list[Outcome]) -> None:
+        state, done = self.state, self.state.totals
+        for outcome in outcomes:
+            done.updates += 1
+            if outcome.finite:
+                state.bad_in_a_row = 0
+                done.loss += outcome.loss
+                done.nll += outcome.nll
+                done.gradient_norm += outcome.gradient_norm
+                done.tokens += outcome.tokens
+                continue
             state.skipped += 1
             state.bad_in_a_row += 1
             if state.bad_in_a_row >= self.settings.max_bad_steps:
-                raise UserError(self._diagnosis(outcome, rate, batches[0]))
-        done.seconds += time.perf_counter() - begun
+                raise UserError(self._diagnosis(outcome))
 
     def rate(self, step: int) -> float:
         total = self.settings.max_steps or self.settings.max_epochs * self.epoch_updates
@@ -265,6 +289,7 @@ class Trainer:
 
     def _save(self) -> None:
         """Write all that a resume needs, in place of the last checkpoint."""
+        self._settle()
         tensors = {f"{MODEL}{name}": t for name, t in self.model.state_dict().items()}
         tensors |= self.step.tensors() | self.averaging.tensors()
         tensors["random.cpu"] = torch.get_rng_state()
@@ -291,7 +316,6 @@ class Trainer:
         torch.set_rng_state(tensors["random.cpu"])
         if self.device.type == "cuda" and "random.cuda" in tensors:
             torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
-        self._begin_pass()
         self.progress.note(f"Going on from update {self.state.step}, epoch {self.state.epoch}")
 
     def _say_start(self) -> None:
@@ -309,16 +333,16 @@ class Trainer:
 
     def _try_largest(self) -> None:
         try:
-            self.step.try_largest(self.batches.largest())
+            self.step.prepare(self.batches.largest())
         except (torch.OutOfMemoryError, MemoryError) as error:
             raise UserError(
                 "The largest batch does not fit into memory; set training.batch_tokens lower (it is "
                 f"{self.settings.batch_tokens}) and training.accumulate higher by the same factor."
             ) from error
 
-    def _diagnosis(self, outcome: Outcome, rate: float, batch: Batch) -> str:
+    def _diagnosis(self, outcome: Outcome) -> str:
         with torch.no_grad(), observe(self.model) as seen:
-            self.step.loss(batch)
+            self.step.loss(self.step.inputs(self._latest))
         name, worst = max(seen.items(), key=lambda item: item[1].max_logit)
         saved = (
             f"The last checkpoint, {self.folder.last_file}, is intact. "
@@ -327,7 +351,7 @@ class Trainer:
         )
         return (
             f"{self.state.bad_in_a_row} updates in a row had a loss or gradient that is not finite; training "
-            f"stopped at update {self.state.step}. Learning rate {rate:.3g}, gradient norm "
+            f"stopped at update {outcome.step}. Learning rate {outcome.rate:.3g}, gradient norm "
             f"{outcome.gradient_norm:.3g}, largest attention logit {worst.max_logit:.3g} (in {name}). {saved}"
             "Try a lower training.learning_rate, more training.warmup_steps, or precision float32."
         )

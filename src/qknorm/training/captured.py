@@ -1,0 +1,244 @@
+"""The step on a GPU: compiled, captured once with clipping, optimiser and averaging, and replayed.
+
+Every batch goes into flat buffers of one size (``Room``), so there is one shape, one compilation and one
+graph. What changes from update to update (subwords, learning rate, weight of the average) lies in a block
+of memory that is copied to the device ahead of each replay. Nothing waits for the device: outcomes
+collect there and are read some updates later.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qknorm.config import TrainingSettings
+from qknorm.data import Batch
+from qknorm.model import Transformer
+from qknorm.training.averaging import Averaging
+from qknorm.training.inputs import Inputs, Room
+from qknorm.training.step import Outcome, Step
+
+KEPT = 128
+"""Outcomes that collect on the device before they are read."""
+BLOCKS = 8
+"""Batches that may be on their way to the device."""
+RATE, SHARE, WEIGHT = 0, 1, 2
+"""Places of the numbers that come with a batch: learning rate, 1 / target subwords, weight of the average."""
+NUMBERS = 4
+CLIP_EPSILON = 1e-6
+"""As ``torch.nn.utils.clip_grad_norm_`` has it."""
+WARM_UP = 3
+"""Rounds before capture, which let libraries choose their kernels and take their memory."""
+
+
+class CapturedStep(Step):
+    """``Step`` for a GPU. On another device it is the same, uncaptured.
+
+    Args:
+        room: the size of the buffers.
+        compiles: False to leave the compiler out.
+        say: gets a line where compiling or capturing fails, and training goes on without.
+        cache: a folder that keeps compiled code for the next start.
+    """
+
+    rates_on_device = True
+
+    def __init__(
+        self,
+        model: Transformer,
+        settings: TrainingSettings,
+        device: torch.device,
+        averaging: Averaging,
+        room: Room,
+        say: Callable[[str], None],
+        compiles: bool = True,
+        cache: Path | None = None,
+    ) -> None:
+        averaging.join()
+        super().__init__(model, settings, device, averaging)
+        self.room = room
+        self.say = say
+        self.compiles = compiles
+        if cache is not None:
+            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+        self.kept = torch.zeros(KEPT, 4, device=device)  # loss, nll, gradient norm, finite
+        self._waiting: list[tuple[int, float, int]] = []  # step, rate, tokens of outcomes not read yet
+        self._block = torch.zeros(NUMBERS + room.size, dtype=torch.int32, device=device)
+        self._hosts = [_host_block(self._block) for _ in range(BLOCKS)]
+        self._copied = [torch.Event(device) for _ in range(BLOCKS)] if device.type == "cuda" else []
+        self._numbers = self._block[:NUMBERS].view(torch.float32)
+        self._inputs = room.unpack(self._block[NUMBERS:])
+        self._dry = torch.zeros((), device=device)  # 1: go through everything and change nothing
+        self._outcome = torch.zeros(4, device=device)
+        self._sums = torch.zeros(2, device=device)  # loss and nll of the batches of this update
+        self._gradients: list[Tensor] = []  # summed over the batches of this update, where there are several
+        self._loss: Callable[[Inputs], tuple[Tensor, Tensor]] = self.loss
+        self._take: Callable[[], object] = self._learn  # what is done for each batch …
+        self._end: Callable[[], object] = self._finish  # … and at the end of an update
+        self._sent = 0
+        self._graphs: list[torch.cuda.CUDAGraph] = []
+
+    @property
+    def accumulates(self) -> bool:
+        return self.settings.accumulate > 1
+
+    def prepare(self, largest: Batch) -> None:
+        """Compile, capture, and so try the largest batch there can be. Weights and state stay as they are."""
+        self.model.train()
+        self.model.positions.upto(self.room.longest)
+        for parameter in self.parameters:
+            state = self.optimizer.state[parameter]
+            if not state:
+                state["step"] = torch.zeros((), device=self.device)
+                state["exp_avg"] = torch.zeros_like(parameter)
+                state["exp_avg_sq"] = torch.zeros_like(parameter)
+        self._gradients = [torch.zeros_like(p) for p in self.parameters] if self.accumulates else []
+        self._send(largest, 0.0, 1, 0.0)
+        self._dry.fill_(1.0)
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            self._loss = self._compiled() if self.compiles else self.loss
+            if self.accumulates:
+                self._take, self._end = self._learn, self._finish
+            else:
+                self._take, self._end = self._whole, lambda: None
+            for _ in range(WARM_UP):
+                self._take()
+                self._end()
+            if self.device.type == "cuda":
+                self._capture()
+        self._dry.zero_()
+
+    def update(self, batches: Sequence[Batch], rate: float, step: int) -> None:
+        tokens = sum(batch.target_tokens for batch in batches)
+        weight = self.averaging.weight(step)
+        for batch in batches:
+            self._send(batch, rate, tokens, weight)
+            self._take()
+        self._end()
+        self.kept[len(self._waiting)].copy_(self._outcome)
+        self._waiting.append((step, rate, tokens))
+        if len(self._waiting) == KEPT:
+            self._read()
+
+    def outcomes(self, wait: bool = False) -> list[Outcome]:
+        if wait:
+            self._read()
+        return super().outcomes()
+
+    def busy(self) -> bool:
+        return not torch.cuda.current_stream(self.device).query() if self.device.type == "cuda" else False
+
+    def _read(self) -> None:
+        rows = self.kept[: len(self._waiting)].tolist()  # waits for the device
+        for (step, rate, tokens), (loss, nll, norm, finite) in zip(self._waiting, rows, strict=True):
+            self._done.append(Outcome(step, rate, tokens, loss, nll, norm, bool(finite)))
+        self._waiting = []
+
+    def inputs(self, batch: Batch) -> Inputs:
+        flat = np.empty(self.room.size, np.int32)
+        self.room.pack(batch, flat)
+        return self.room.unpack(torch.from_numpy(flat).to(self.device))
+
+    def _send(self, batch: Batch, rate: float, tokens: int, weight: float) -> None:
+        """Start copying a batch, and the numbers that go with it, to the device."""
+        turn = self._sent % BLOCKS
+        self._sent += 1
+        host = self._hosts[turn]
+        if self._copied:
+            self._copied[turn].synchronize()
+        self.room.pack(batch, host[NUMBERS:].numpy())
+        numbers = host[:NUMBERS].view(torch.float32)
+        numbers[RATE], numbers[SHARE], numbers[WEIGHT] = rate, 1.0 / tokens, weight
+        self._block.copy_(host, non_blocking=True)
+        if self._copied:
+            self._copied[turn].record()
+
+    def _learn(self) -> list[Tensor]:
+        """Forward and backward of the batch in the buffers; the gradients of this update so far."""
+        loss, nll = self._loss(self._inputs)
+        gradients = list(torch.autograd.grad(loss * self._numbers[SHARE], self.parameters))
+        self._sums += torch.stack([loss.detach(), nll])
+        if not self.accumulates:
+            return gradients
+        torch._foreach_add_(self._gradients, gradients)
+        return self._gradients
+
+    @torch.no_grad()
+    def _apply(self, gradients: list[Tensor]) -> None:
+        """Clip, update, average; all of it without effect where something is not finite."""
+        norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
+        finite = self._sums.isfinite().all() & norm.isfinite()
+        skip = torch.maximum((~finite).float(), self._dry)
+        clip = self.settings.clip or math.inf
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
+        for group in self.optimizer.param_groups:
+            group["lr"].copy_(self._numbers[RATE])
+        fused: Any = self.optimizer  # divides gradients by the one and heeds the other, as for GradScaler
+        fused.grad_scale = ((norm + CLIP_EPSILON) / clip).clamp(min=1.0)
+        fused.found_inf = skip
+        self.optimizer.step()
+        self.averaging.follow(self._numbers[WEIGHT] * (1.0 - skip))
+        self._outcome.copy_(torch.stack([*self._sums, norm, finite.float()]))
+        self._sums.zero_()
+        for parameter in self.parameters:
+            parameter.grad = None
+        if self.accumulates:
+            torch._foreach_zero_(self._gradients)
+
+    def _compiled(self) -> Callable[[Inputs], tuple[Tensor, Tensor]]:
+        """The loss, compiled; where that fails, as it is, and the user is told."""
+        compiled = torch.compile(self.loss, fullgraph=True, dynamic=False)
+        try:
+            loss, _ = compiled(self._inputs)
+            torch.autograd.grad(loss, self.parameters)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever a compiler may say: training goes on without it
+            logging.getLogger(__name__).debug("compiling failed", exc_info=error)
+            self.say(f"Training goes on without the compiler, which failed: {_first_line(error)}")
+            return self.loss
+        return compiled
+
+    def _finish(self) -> None:
+        self._apply(self._gradients)
+
+    def _whole(self) -> None:
+        self._apply(self._learn())
+
+    def _capture(self) -> None:
+        """Record the whole update, or where it has several batches its two parts, to be replayed."""
+        try:
+            take = self._recorded(self._take)
+            self._end = self._recorded(self._end) if self.accumulates else self._end
+            self._take = take
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            self.say(f"Training goes on without capturing its step, which failed: {_first_line(error)}")
+
+    def _recorded(self, work: Callable[[], object]) -> Callable[[], None]:
+        torch.cuda.synchronize(self.device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._graphs[0].pool() if self._graphs else None):
+            work()
+        self._graphs.append(graph)
+        return graph.replay
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+
+
+def _host_block(like: Tensor) -> Tensor:
+    block = torch.zeros_like(like, device="cpu")
+    return block.pin_memory() if like.is_cuda else block

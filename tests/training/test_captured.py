@@ -1,0 +1,207 @@
+"""The step in flat buffers, compiled, captured: the same function as the plain one."""
+
+from __future__ import annotations
+
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from qknorm.config import TrainingSettings
+from qknorm.data import Batches
+from qknorm.data.sentences import EncodedPairs, Sentences
+from qknorm.ids import PAD
+from qknorm.model import ModelSettings, Transformer
+from qknorm.training.averaging import Averaging
+from qknorm.training.captured import CapturedStep
+from qknorm.training.inputs import Room
+from qknorm.training.step import Outcome, Step
+
+VOCABULARY, STEPS = 60, 50
+CPU = torch.device("cpu")
+gpu = pytest.mark.gpu
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def some_batches(budget: int = 128) -> Batches:
+    rng = np.random.default_rng(3)
+    sides = [[rng.integers(4, VOCABULARY - 10, n).tolist() for n in rng.integers(1, 24, 150)] for _ in "st"]
+    return Batches(EncodedPairs(Sentences.of(sides[0]), Sentences.of(sides[1])), budget, 1)
+
+
+def a_model(**changed: object) -> Transformer:
+    torch.manual_seed(0)
+    settings = {
+        "d_model": 32, "d_ff": 64, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "length": 20,
+        "dropout": 0.0, "attention_dropout": 0.0, "ff_dropout": 0.0, "word_dropout": 0.0,
+    }  # fmt: skip
+    mask = torch.arange(VOCABULARY) < VOCABULARY - 10
+    return Transformer(VOCABULARY, ModelSettings(**(settings | changed)), mask)  # type: ignore[arg-type]
+
+
+def run_steps(
+    kind: str, settings: TrainingSettings, device: torch.device = CPU, steps: int = STEPS, **changed: object
+) -> tuple[list[Outcome], Transformer, Averaging]:
+    model = a_model(**changed).to(device)
+    averaging = Averaging(settings, model)
+    batches = some_batches()
+    said: list[str] = []
+    if kind == "plain":
+        step = Step(model, settings, device, averaging)
+    else:
+        compiles = kind != "flat"
+        step = CapturedStep(model, settings, device, averaging, Room.of(batches), said.append, compiles)
+    step.prepare(batches.largest())
+    found = []
+    order = batches.pass_order(0)
+    for number in range(1, steps + 1):
+        chosen = [
+            batches.batch(int(order[(number * settings.accumulate + i) % len(batches)]))
+            for i in range(settings.accumulate)
+        ]
+        step.update(chosen, 1e-3 * min(1, number / 10), number)
+        found += step.outcomes()
+    found += step.outcomes(wait=True)
+    assert said == []
+    return found, model, averaging
+
+
+def assert_same(a: list[Outcome], b: list[Outcome], tolerance: float) -> None:
+    assert [(o.step, o.tokens, o.finite) for o in a] == [(o.step, o.tokens, o.finite) for o in b]
+    for x, y in zip(a, b, strict=True):
+        assert x.loss == pytest.approx(y.loss, rel=tolerance), x.step
+        assert x.nll == pytest.approx(y.nll, rel=tolerance), x.step
+        assert x.gradient_norm == pytest.approx(y.gradient_norm, rel=max(10 * tolerance, 1e-4)), x.step
+
+
+def test_flat_buffers_hold_every_batch() -> None:
+    batches = some_batches()
+    room = Room.of(batches)
+    for number in range(len(batches)):
+        batch = batches.batch(number)
+        flat = np.full(room.size, -7, np.int32)
+        room.pack(batch, flat)
+        inputs = room.unpack(torch.from_numpy(flat))
+        assert inputs.source_packing is not None and inputs.target_packing is not None
+        bounds = inputs.source_packing.cu_seqlens.tolist(), inputs.target_packing.cu_seqlens.tolist()
+        for row in range(len(batch.source)):
+            start, end = bounds[0][row], bounds[0][row + 1]
+            assert inputs.source[start:end].tolist() == batch.source[row][batch.source[row] != PAD].tolist()
+            start, end = bounds[1][row], bounds[1][row + 1]
+            assert inputs.wanted[start:end].tolist() == batch.target_out[row][: end - start].tolist()
+            assert inputs.given[start:end].tolist() == batch.target_in[row][: end - start].tolist()
+        assert inputs.wanted[bounds[1][-1] :].eq(PAD).all()
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_flat_equals_plain(accumulate: int) -> None:
+    """Over 50 updates, with clipping, averaging and a subword table that the target side has part of."""
+    settings = TrainingSettings(average="ema", ema_decay=0.9, accumulate=accumulate, clip=0.5)
+    plain, model, averaging = run_steps("plain", settings)
+    flat, other, mean = run_steps("flat", settings)
+    assert plain[-1].loss / plain[-1].tokens < plain[0].loss / plain[0].tokens - 0.3  # it learns something
+    assert_same(flat, plain, 1e-5)
+    for (name, a), b in zip(model.named_parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-4, msg=name)
+    for name, kept in averaging.tensors().items():
+        torch.testing.assert_close(mean.tensors()[name], kept, rtol=1e-3, atol=1e-4, msg=name)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_compiled_equals_plain() -> None:
+    settings = TrainingSettings()
+    assert_same(run_steps("compiled", settings)[0], run_steps("plain", settings)[0], 1e-5)
+
+
+def test_preparing_changes_nothing() -> None:
+    settings = TrainingSettings(average="ema")
+    model = a_model(dropout=0.3)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    averaging = Averaging(settings, model)
+    random = torch.get_rng_state()
+    batches = some_batches()
+    step = CapturedStep(model, settings, CPU, averaging, Room.of(batches), print, compiles=False)
+    step.prepare(batches.largest())
+    assert torch.equal(torch.get_rng_state(), random)
+    for name, p in model.named_parameters():
+        assert torch.equal(p, before[name])
+        assert torch.equal(averaging.tensors()[f"ema.{name}"], before[name])
+    for name, value in step.tensors().items():
+        assert not value.any(), name
+    assert step.outcomes(wait=True) == []
+
+
+def test_an_update_that_is_not_finite_changes_nothing() -> None:
+    settings = TrainingSettings(average="ema")
+    model = a_model()
+    batches = some_batches()
+    step = CapturedStep(
+        model, settings, CPU, Averaging(settings, model), Room.of(batches), print, compiles=False
+    )
+    step.prepare(batches.largest())
+    step.update([batches.batch(0)], 1e-3, 1)
+    state = {name: value.clone() for name, value in step.tensors().items()}
+    with torch.no_grad():
+        kept = model.decoder_norm.bias[0].item()
+        model.decoder_norm.bias[0] = math.nan
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    step.update([batches.batch(1)], 1e-3, 2)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            torch.testing.assert_close(p, before[name], rtol=0, atol=0, equal_nan=True)
+        model.decoder_norm.bias[0] = kept
+    for name, value in step.tensors().items():
+        assert torch.equal(value, state[name]), name
+    step.update([batches.batch(1)], 1e-3, 3)
+    assert [outcome.finite for outcome in step.outcomes(wait=True)] == [True, False, True]
+
+
+def test_a_compiler_that_fails_is_named_and_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = TrainingSettings()
+    model, batches, said = a_model(), some_batches(), []
+
+    def refuse(*arguments: object, **options: object) -> object:
+        def fail(*inputs: object) -> None:
+            raise RuntimeError("no compiler\nhere")
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", refuse)
+    step = CapturedStep(model, settings, CPU, Averaging(settings, model), Room.of(batches), said.append)
+    step.prepare(batches.largest())
+    step.update([batches.batch(0)], 1e-3, 1)
+    assert said == ["Training goes on without the compiler, which failed: RuntimeError: no compiler"]
+    assert step.outcomes(wait=True)[0].finite
+
+
+@gpu
+@needs_gpu
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_captured_equals_plain_on_a_gpu(precision: str, accumulate: int) -> None:
+    """Float32 to 1e-5; bfloat16, whose products round at 2⁻⁸, to 1% of a loss."""
+    settings = TrainingSettings.model_validate(
+        {"precision": precision, "accumulate": accumulate, "average": "ema"}
+    )
+    device = torch.device("cuda", 0)
+    plain = run_steps("plain", settings, device)[0]
+    tolerance = 1e-5 if precision == "float32" else 1e-2
+    assert_same(run_steps("flat", settings, device)[0], plain, tolerance)
+    assert_same(run_steps("compiled", settings, device)[0], plain, tolerance)
+
+
+@gpu
+@needs_gpu
+def test_dropout_differs_between_replays() -> None:
+    settings = TrainingSettings(clip=0.0)
+    device = torch.device("cuda", 0)
+    model = a_model(dropout=0.3, attention_dropout=0.3, ff_dropout=0.3, word_dropout=0.1).to(device)
+    batches = some_batches()
+    step = CapturedStep(model, settings, device, Averaging(settings, model), Room.of(batches), print)
+    step.prepare(batches.largest())
+    for number in range(1, 9):
+        step.update([batches.batch(0)], 0.0, number)
+    losses = {outcome.loss for outcome in step.outcomes(wait=True)}
+    assert len(losses) == 8
