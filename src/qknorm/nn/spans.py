@@ -1,0 +1,107 @@
+"""Attention in which each query looks at one run of neighbouring keys: packed sentences, in one kernel.
+
+Self-attention, causal attention and attention to another buffer's sentences all have this form, over
+buffers that know nothing of sentences. The plain functions here say what the kernels compute.
+
+Axes: R rows of the query buffer, Rk of the key buffer, H heads, D width of one head.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from qknorm.nn.functional import l2_normalize
+from qknorm.nn.packed import Packing
+
+
+class Spans(NamedTuple):
+    """Query r sees keys key_start[r] … key_end[r] − 1; an empty span marks unused room.
+
+    The last two say the same from the keys' side: no query outside query_start[s] … query_end[s] − 1
+    sees key s. A row between two used ones must not be unused room.
+    """
+
+    key_start: Tensor  # (R,) int32, as the others
+    key_end: Tensor  # (R,)
+    query_start: Tensor  # (Rk,)
+    query_end: Tensor  # (Rk,)
+
+
+def find_spans(
+    packing: Packing,
+    rows: int,
+    key_packing: Packing | None = None,
+    key_rows: int | None = None,
+    is_causal: bool = False,
+) -> Spans:
+    """What each row of packed sentences sees; ``key_packing`` and ``key_rows`` for cross-attention.
+
+    Layers with the same packings can share the result.
+    """
+    if key_packing is None or key_packing is packing:
+        start, end = _bounds(packing, packing, rows)
+        if not is_causal:
+            return Spans(start, end, start, end)
+        row = torch.arange(rows, device=start.device, dtype=torch.int32)
+        used = start < end
+        return Spans(start, torch.where(used, row + 1, 0), torch.where(used, row, 0), end)
+    if is_causal:
+        raise ValueError("is_causal needs queries and keys of the same sentences: leave key_packing out")
+    if key_rows is None:
+        raise ValueError("key_packing needs key_rows: how many rows the keys' buffer has")
+    return Spans(*_bounds(packing, key_packing, rows), *_bounds(key_packing, packing, key_rows))
+
+
+def _bounds(own: Packing, other: Packing, rows: int) -> tuple[Tensor, Tensor]:
+    """(rows,) first row and end, in ``other``, of the sentence each row of ``own`` belongs to."""
+    sentence, used = own.place(rows)[0], own.used(rows)
+    cu_seqlens = other.cu_seqlens
+    return torch.where(used, cu_seqlens[sentence], 0), torch.where(used, cu_seqlens[sentence + 1], 0)
+
+
+def plain_span_attention(
+    q: Tensor,
+    kv: Tensor | None,
+    g: Tensor | None,
+    spans: Spans,
+    seed: Tensor | None,
+    dropout_p: float,
+    scale: float,
+    eps: float,
+) -> Tensor:
+    """``span_attention`` written out over all R × Rk pairs; ``seed`` None is no dropout."""
+    q, k, v = q.chunk(3, dim=1) if kv is None else (q, *kv.chunk(2, dim=1))
+    used_q = (spans.key_start < spans.key_end)[:, None, None]
+    used_k = (spans.query_start < spans.query_end)[:, None, None]
+    q, k, v = torch.where(used_q, q, 0.0), torch.where(used_k, k, 0.0), torch.where(used_k, v, 0.0)
+    if g is not None:
+        q, k = l2_normalize(q, g[:, None], eps), l2_normalize(k, eps=eps)
+    wide = torch.promote_types(q.dtype, torch.float32)
+    logits = torch.einsum("rhd,shd->hrs", q.to(wide), k.to(wide)) * scale
+    key = torch.arange(k.size(0), device=k.device)
+    seen = (key >= spans.key_start[:, None]) & (key < spans.key_end[:, None])  # (R, Rk)
+    weights = logits.masked_fill(~seen, torch.finfo(wide).min).softmax(-1)
+    weights = torch.where(seen, weights, 0.0)  # rows that see nothing
+    if seed is not None:
+        kept = keep_mask(seed, q.size(1), q.size(0), k.size(0), dropout_p)
+        weights = torch.where(kept, weights / (1.0 - dropout_p), 0.0)
+    return torch.einsum("hrs,shd->rhd", weights, v.to(wide)).to(v.dtype)
+
+
+def keep_mask(seed: Tensor, heads: int, rows: int, keys: int, dropout_p: float) -> Tensor:
+    """(H, R, Rk) which weights the kernels' dropout keeps: a hash of seed, head, query row and key row."""
+    head, row, key = (torch.arange(n, device=seed.device) for n in (heads, rows, keys))
+    state = _scramble(seed + head * 0x9E3779B9)
+    state = _scramble(state[:, None] + row * 0x85EBCA77)
+    return _scramble(state[:, :, None] + key * 0xC2B2AE3D) >> 8 >= int(dropout_p * 2**24)
+
+
+def _scramble(x: Tensor) -> Tensor:
+    """The last step of MurmurHash3, of 32-bit numbers held in int64."""
+    x = x & 0xFFFFFFFF
+    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
+    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+    return x ^ (x >> 16)
