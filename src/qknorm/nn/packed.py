@@ -106,7 +106,7 @@ def packed_attention(
     memory-efficient one in float32), elsewhere, and for compiled float32, a padded reference.
     """
     keys = packing if key_packing is None else key_packing
-    _check_packed(q, k, v, packing, keys, is_causal)
+    check_packed(q, k, v, packing, keys, is_causal)
     # The GPU kernels leave unused room unwritten, forward and backward; torch.where (unlike a product
     # with 0) keeps whatever stands there out of values and gradients alike.
     used_q = packing.used(q.size(0))[:, None, None]
@@ -191,7 +191,8 @@ def _memory_efficient(
     return out[0]
 
 
-def _check_packed(q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, is_causal: bool) -> None:
+def check_packed(q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, is_causal: bool) -> None:
+    """Shapes and packings that go together; k and v may be one tensor."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dim() != 3:
             raise ValueError(f"packed {name} must be (rows, heads, width), not {tuple(x.shape)}")

@@ -1,0 +1,58 @@
+"""Attention over packed sentences straight from the projections: normalised, dropped out, added up at once.
+
+Axes: R rows of the query buffer, Rk of the key buffer, H heads, D width of one head.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
+
+from qknorm.nn.heads import FUSED_DTYPES, HAS_TRITON
+from qknorm.nn.spans import Spans, plain_span_attention
+
+if HAS_TRITON:
+    from qknorm.nn.span_ops import fused_span_attention
+
+MAX_WIDTH = 128
+SEEDS = 2**31
+
+
+def can_fuse_spans(x: Tensor, width: int) -> bool:
+    """Whether the kernels take heads this wide on x's device, in its dtype (not under ``torch.vmap``)."""
+    if not (HAS_TRITON and x.is_cuda and x.dtype in FUSED_DTYPES and width <= MAX_WIDTH):
+        return False
+    return torch.compiler.is_compiling() or not is_functorch_wrapped_tensor(x)
+
+
+def span_attention(
+    q: Tensor,
+    kv: Tensor | None,
+    g: Tensor | None,
+    spans: Spans,
+    dropout_p: float = 0.0,
+    scale: float = 1.0,
+    eps: float = 0.0,
+) -> Tensor:
+    """softmax(scale · q kᵀ) v over each query's span, of heads as the projections give them; (R, H, D).
+
+    On a GPU with Triton this is one kernel forward and two backward, elsewhere ``plain_span_attention``:
+    the same function, dropout included.
+
+    Args:
+        q: (R, H, D) queries; or, with ``kv`` None, (R, 3H, D) queries, keys and values.
+        kv: (Rk, 2H, D) keys and values.
+        g: None, or 1 value or H: queries and keys are l2-normalised first, queries multiplied by g.
+        spans: who sees what.
+        dropout_p: on the attention weights.
+        scale: multiplies the logits.
+        eps: vectors shorter than this normalise to zero.
+    """
+    if kv is not None and kv.dtype != q.dtype:
+        raise ValueError(f"q and kv must have one dtype, not {q.dtype} and {kv.dtype}")
+    seed = torch.randint(SEEDS, (1,), device=q.device) if dropout_p > 0.0 else None
+    if can_fuse_spans(q, q.size(-1)):
+        out: Tensor = fused_span_attention(q, kv, g, *spans, seed, dropout_p, scale, eps)[0]
+        return out
+    return plain_span_attention(q, kv, g, spans, seed, dropout_p, scale, eps)

@@ -1,0 +1,135 @@
+"""The kernels of attention over spans as operations that PyTorch can differentiate and compile.
+
+Axes: R rows of the query buffer, Rk of the key buffer, H heads, D width of one head.
+"""
+# mypy: ignore-errors
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+from torch.library import triton_op, wrap_triton
+
+from qknorm.nn.span_kernels import attend, differentiate_keys, differentiate_queries
+from qknorm.nn.spans import Spans, plain_span_attention
+
+
+class Tile(NamedTuple):
+    """How much a program works on, and with what."""
+
+    rows: int  # of queries
+    keys: int
+    warps: int
+    stages: int
+
+
+TILES = {
+    "forward": Tile(64, 64, 4, 2),
+    "queries": Tile(64, 64, 4, 2),  # backward, one program for a tile of queries
+    "keys": Tile(64, 64, 4, 2),  # backward, one program for a tile of keys and values
+}
+WIDE_TILES = dict.fromkeys(TILES, Tile(32, 32, 4, 1))
+"""For float32, whose products run outside the tensor cores and want room."""
+
+
+@triton_op("qknorm::span_attention", mutates_args={})
+def fused_span_attention(
+    q: Tensor, kv: Tensor | None, g: Tensor | None,
+    key_start: Tensor, key_end: Tensor, query_start: Tensor, query_end: Tensor, seed: Tensor | None,
+    dropout_p: float, scale: float, eps: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """``plain_span_attention`` in one kernel, and the base-2 logarithm of each softmax's sum, (H, R)."""
+    q, kv, H, shape = _prepare(q, kv, g, seed)
+    numbers = _numbers(dropout_p, scale, eps)
+    R, D, tile = q.size(0), q.size(2), _tile("forward", q)
+    out = q.new_empty(R, H, D)
+    lse = q.new_empty(H, R, dtype=torch.float32)
+    if R:
+        wrap_triton(attend)[(triton.cdiv(R, tile.rows), H)](
+            q, kv, q if g is None else g, key_start, key_end, key_start if seed is None else seed, out, lse,
+            R, *numbers, *shape, tile.rows, tile.keys,
+            num_warps=tile.warps, num_stages=tile.stages,
+        )  # fmt: skip
+    return out, lse
+
+
+@triton_op("qknorm::span_attention_backward", mutates_args={})
+def fused_span_attention_backward(
+    dout: Tensor, out: Tensor, lse: Tensor, q: Tensor, kv: Tensor | None, g: Tensor | None,
+    key_start: Tensor, key_end: Tensor, query_start: Tensor, query_end: Tensor, seed: Tensor | None,
+    dropout_p: float, scale: float, eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of q and kv (empty where kv is None), and (H, programs) parts whose sum is that of g."""
+    crossing = kv is not None
+    q, kv, H, shape = _prepare(q, kv, g, seed)
+    numbers = _numbers(dropout_p, scale, eps)
+    dout = dout.contiguous()
+    R, Rk = q.size(0), kv.size(0)
+    tile = _tile("queries", q)
+    programs = triton.cdiv(R, tile.rows)
+    dq = torch.empty_like(q)
+    dkv = torch.empty_like(kv) if crossing else dq
+    delta = torch.empty_like(lse)
+    parts = lse.new_empty(H, programs)
+    g = q if g is None else g
+    seed = key_start if seed is None else seed
+    if R:
+        wrap_triton(differentiate_queries)[(programs, H)](
+            q, kv, g, key_start, key_end, seed, out, lse, dout, dq, delta, parts,
+            R, *numbers, *shape, tile.rows, tile.keys,
+            num_warps=tile.warps, num_stages=tile.stages,
+        )  # fmt: skip
+    if Rk:
+        tile = _tile("keys", q)
+        wrap_triton(differentiate_keys)[(triton.cdiv(Rk, tile.keys), H)](
+            q, kv, g, key_start, key_end, query_start, query_end, seed, lse, dout, delta, dkv,
+            R, Rk, *numbers, *shape, tile.rows, tile.keys,
+            num_warps=tile.warps, num_stages=tile.stages,
+        )  # fmt: skip
+    return dq, dkv if crossing else q.new_empty(0), parts
+
+
+def _prepare(q: Tensor, kv: Tensor | None, g: Tensor | None, seed: Tensor | None) -> tuple[Any, ...]:
+    """The projections, H, and what the kernels are compiled for."""
+    H = q.size(1) // 3 if kv is None else q.size(1)
+    D = q.size(2)
+    q = q.contiguous()
+    kv = q if kv is None else kv.contiguous()
+    width = max(16, triton.next_power_of_2(D))
+    per_head = g is not None and g.numel() > 1
+    return q, kv, H, (H, D, width, q.size(1), kv.size(1), g is not None, per_head, seed is not None)
+
+
+def _numbers(dropout_p: float, scale: float, eps: float) -> tuple[int, float, float, float]:
+    """How many of 2²⁴ weights to drop and what to multiply the others by; the rest as it is."""
+    return int(dropout_p * 2**24), 1.0 / (1.0 - dropout_p), scale, eps
+
+
+def _tile(name: str, q: Tensor) -> Tile:
+    return (WIDE_TILES if q.dtype == torch.float32 else TILES)[name]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.dropout_p, ctx.scale, ctx.eps = inputs
+    ctx.save_for_backward(*output, *tensors)
+    ctx.mark_non_differentiable(output[1])
+
+
+def _backward(ctx: Any, dout: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+    out, lse, q, kv, g, *spans, seed = ctx.saved_tensors
+    settings = ctx.dropout_p, ctx.scale, ctx.eps
+    if torch.is_grad_enabled():  # somebody differentiates this gradient: use operations that allow it
+        wanted = [x for x in (q, kv, g) if x is not None and x.requires_grad]
+        again = plain_span_attention(q, kv, g, Spans(*spans), seed, *settings)
+        found = iter(torch.autograd.grad(again, wanted, dout, create_graph=True))
+        grads = [next(found) if x is not None and x.requires_grad else None for x in (q, kv, g)]
+        return (*grads, *[None] * 8)
+    dq, dkv, parts = fused_span_attention_backward(dout, out, lse, q, kv, g, *spans, seed, *settings)
+    dg = None
+    if g is not None:
+        dg = (parts.sum(-1) if g.numel() > 1 else parts.sum().view(1)).to(g.dtype)
+    return (dq, None if kv is None else dkv, dg, *[None] * 8)
+
+
+fused_span_attention.register_autograd(_backward, setup_context=_keep)
