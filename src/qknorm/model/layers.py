@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from qknorm.model.settings import ModelSettings
-from qknorm.nn import CrossCache, MultiheadAttention, Packing, SelfCache, make_norm
+from qknorm.nn import CrossCache, MultiheadAttention, Packing, SelfCache, Spans, make_norm
 from qknorm.nn.dropout import add_dropped, relu_dropped
 
 
@@ -92,9 +92,11 @@ class EncoderLayer(nn.Module):
         self.ff = FeedForward(settings)
         self.ff_sublayer = Sublayer(settings)
 
-    def forward(self, x: Tensor, padding: Tensor | None, packing: Packing | None) -> Tensor:
+    def forward(
+        self, x: Tensor, padding: Tensor | None, packing: Packing | None, spans: Spans | None
+    ) -> Tensor:
         h = self.self_attn_sublayer.before(x)
-        y, _ = self.self_attn(h, h, h, padding, need_weights=False, packing=packing)
+        y, _ = self.self_attn(h, h, h, padding, need_weights=False, packing=packing, spans=spans)
         x = self.self_attn_sublayer.after(x, y)
         return self.ff_sublayer.after(x, self.ff(self.ff_sublayer.before(x)))
 
@@ -118,15 +120,18 @@ class DecoderLayer(nn.Module):
         memory_padding: Tensor | None,
         packing: Packing | None,
         memory_packing: Packing | None,
+        spans: Spans | None,
+        memory_spans: Spans | None,
     ) -> Tensor:
         # No padding mask on the target: padding stands at the end, where a causal query never looks.
         h = self.self_attn_sublayer.before(x)
-        y, _ = self.self_attn(h, h, h, need_weights=False, is_causal=True, packing=packing)
+        y, _ = self.self_attn(h, h, h, need_weights=False, is_causal=True, packing=packing, spans=spans)
         x = self.self_attn_sublayer.after(x, y)
         h = self.cross_attn_sublayer.before(x)
         y, _ = self.cross_attn(
-            h, memory, memory, memory_padding, need_weights=False, packing=packing, key_packing=memory_packing
-        )
+            h, memory, memory, memory_padding, need_weights=False,
+            packing=packing, key_packing=memory_packing, spans=memory_spans,
+        )  # fmt: skip
         x = self.cross_attn_sublayer.after(x, y)
         return self.ff_sublayer.after(x, self.ff(self.ff_sublayer.before(x)))
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from qknorm.ids import EOS, PAD, UNK
 from qknorm.model.layers import DecoderLayer, EncoderLayer, LayerCache
 from qknorm.model.settings import ModelSettings
-from qknorm.nn import FixNormEmbedding, Packing, SinusoidalPositions, TiedEmbedding, make_norm
+from qknorm.nn import FixNormEmbedding, Packing, SinusoidalPositions, TiedEmbedding, find_spans, make_norm
 from qknorm.nn.dropout import dropout
 
 NEVER = -1e9
@@ -159,8 +159,9 @@ class Transformer(nn.Module):
         """The encoded source, (B, S, E) or (rows, E), and where it is padding."""
         padding = None if packing is not None else source == PAD
         x = self._embed(source, packing, language)
+        spans = None if packing is None else find_spans(packing, x.size(0))  # the same for all layers
         for layer in self.encoder:
-            x = layer(x, padding, packing)
+            x = layer(x, padding, packing, spans)
         return self.encoder_norm(x), padding
 
     def decode(
@@ -174,8 +175,12 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """The decoder's last hidden states, before the output projection."""
         x = self._embed(target, packing, language)
+        spans = memory_spans = None
+        if packing is not None:
+            spans = find_spans(packing, x.size(0), is_causal=True)
+            memory_spans = find_spans(packing, x.size(0), memory_packing, memory.size(0))
         for layer in self.decoder:
-            x = layer(x, memory, memory_padding, packing, memory_packing)
+            x = layer(x, memory, memory_padding, packing, memory_packing, spans, memory_spans)
         return self.decoder_norm(x)  # type: ignore[no-any-return]
 
     def logits(self, h: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from qknorm.nn.embedding import FixNormEmbedding, SinusoidalPositions, TiedEmbed
 from qknorm.nn.functional import initial_scale, l2_normalize, qk_norm_attention
 from qknorm.nn.norms import L2Norm, ScaleNorm, make_norm, make_qk_norm
 from qknorm.nn.packed import Packing, pack, packed_attention, unpack
+from qknorm.nn.spans import Spans, find_spans
 
 __all__ = [
     "AttentionStats",
@@ -20,9 +21,11 @@ __all__ = [
     "ScaleNorm",
     "SelfCache",
     "SinusoidalPositions",
+    "Spans",
     "TiedEmbedding",
     "attention_modules",
     "convert",
+    "find_spans",
     "from_x_transformers",
     "initial_scale",
     "l2_normalize",

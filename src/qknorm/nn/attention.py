@@ -18,7 +18,9 @@ from qknorm.nn.cache import CrossCache, SelfCache
 from qknorm.nn.functional import add_causal, attention, initial_scale
 from qknorm.nn.heads import normalized_heads
 from qknorm.nn.norms import L2Norm, make_qk_norm
-from qknorm.nn.packed import Packing, packed_attention
+from qknorm.nn.packed import Packing, check_packed, packed_attention
+from qknorm.nn.span_attention import can_fuse_spans, span_attention
+from qknorm.nn.spans import Spans, find_spans
 
 QK_SCALE_PER = ("layer", "head")
 DEFAULT_LENGTH = 64
@@ -195,6 +197,7 @@ class MultiheadAttention(nn.Module):
         *,
         packing: Packing | None = None,
         key_packing: Packing | None = None,
+        spans: Spans | None = None,
         cache: SelfCache | CrossCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend; returns ``(output, weights)``, the weights None unless asked for.
@@ -208,6 +211,8 @@ class MultiheadAttention(nn.Module):
         Args:
             packing: ``query`` is (R, E), many sentences in one buffer; attention stays inside each.
             key_packing: where the keys' sentences lie, for packed cross-attention.
+            spans: ``find_spans`` of these packings, where several modules share them; each module finds
+                its own otherwise.
             cache: a ``SelfCache`` adds the new keys and values to those of earlier calls (queries see
                 all of those, and with ``is_causal`` of the new ones only what came before);
                 a ``CrossCache`` is filled at the first call, and ``key`` is ignored afterwards.
@@ -219,9 +224,10 @@ class MultiheadAttention(nn.Module):
                 raise ValueError(
                     "packed input takes no masks and no cache, and returns no weights (need_weights=False)"
                 )
-            return self._forward_packed(query, key, value, is_causal, packing, key_packing), None
-        if key_packing is not None:
-            raise ValueError("key_packing needs packing: where the queries' sentences lie")
+            return self._forward_packed(query, key, value, is_causal, packing, key_packing, spans), None
+        for name, given in (("key_packing", key_packing), ("spans", spans)):
+            if given is not None:
+                raise ValueError(f"{name} needs packing: where the queries' sentences lie")
 
         batched = query.dim() == 3
         query, key, value = self._batch_first(query, key, value)
@@ -253,6 +259,7 @@ class MultiheadAttention(nn.Module):
         is_causal: bool,
         packing: Packing,
         key_packing: Packing | None,
+        spans: Spans | None,
     ) -> Tensor:
         if query.dim() != 2 or key.dim() != 2 or value.dim() != 2:
             raise ValueError(
@@ -260,14 +267,35 @@ class MultiheadAttention(nn.Module):
             )
         if self.bias_k is not None or self.add_zero_attn:
             raise ValueError("packed input does not go with add_bias_kv or add_zero_attn")
-        q, k, v = self._projected_and_normalized(query, key, value)  # (R, H, D)
         scale = self._fixed_scale()
-        if self._observer is not None:
-            self._observer(Logits(q, k, None, is_causal, scale, packing, key_packing))
         dropout_p = self.dropout if self.training else 0.0
-        out = packed_attention(q, k, v, packing, key_packing, is_causal, dropout_p, scale)
+        if self._takes_spans(query, key, value):
+            q, kv = self._project_side_by_side(query, key)
+            keys = q if kv is None else kv
+            check_packed(q, keys, keys, packing, key_packing or packing, is_causal)
+            if spans is None:
+                spans = find_spans(packing, q.size(0), key_packing, keys.size(0), is_causal)
+            eps = self.q_norm.eps if isinstance(self.q_norm, L2Norm) else 0.0
+            out = span_attention(q, kv, self.qk_scale, spans, dropout_p, scale, eps)
+        else:
+            q, k, v = self._projected_and_normalized(query, key, value)  # (R, H, D)
+            if self._observer is not None:
+                self._observer(Logits(q, k, None, is_causal, scale, packing, key_packing))
+            out = packed_attention(q, k, v, packing, key_packing, is_causal, dropout_p, scale)
         projected: Tensor = self.out_proj(out.flatten(-2))
         return projected
+
+    def _takes_spans(self, query: Tensor, key: Tensor, value: Tensor) -> bool:
+        """Whether packed attention can go from the projections to its result in one kernel."""
+        return (
+            key is value
+            and self.in_proj_weight is not None
+            and self._observer is None
+            and self.v_norm is None
+            and (self.qk_norm is None or self._normalizes_jointly())
+            and can_fuse_spans(query, self.head_dim)
+            and can_fuse_spans(key, self.head_dim)
+        )
 
     def _batch_first(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, E) each, the same object where the caller passed the same object."""
@@ -319,7 +347,7 @@ class MultiheadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(…, E) inputs to (…, H, D) queries, keys and values as attention takes them."""
         if query is key is value and self.in_proj_weight is not None and self._normalizes_jointly():
-            qkv = self._split(F.linear(query, self.in_proj_weight, self.in_proj_bias))  # (…, 3H, D)
+            qkv, _ = self._project_side_by_side(query, key)
             assert self.qk_scale is not None and isinstance(self.q_norm, L2Norm)
             q, k, v = normalized_heads(qkv, self.qk_scale, self.q_norm.eps)
             return q, k, v if self.v_norm is None else self.v_norm(v)
@@ -333,17 +361,15 @@ class MultiheadAttention(nn.Module):
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(…, E) inputs to (…, H, D) queries, keys and values, with as few products as the inputs allow."""
-        E = self.embed_dim
-        for name, x, width in (("query", query, E), ("key", key, self.kdim), ("value", value, self.vdim)):
-            if x.size(-1) != width:
-                raise ValueError(f"{name} must have width {width}, not {x.size(-1)}")
         w, b = self.in_proj_weight, self.in_proj_bias
         if w is not None and key is value:
-            if query is key:
-                q, k, v = self._split(F.linear(query, w, b)).chunk(3, dim=-2)
+            q, kv = self._project_side_by_side(query, key)
+            if kv is None:
+                q, k, v = q.chunk(3, dim=-2)
                 return q, k, v
-            k, v = self._split(F.linear(key, w[E:], None if b is None else b[E:])).chunk(2, dim=-2)
-            return self._project_query(query), k, v
+            k, v = kv.chunk(2, dim=-2)
+            return q, k, v
+        self._check_widths(query, key, value)
         _, w_k, w_v = (
             (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight) if w is None else w.chunk(3)
         )
@@ -351,6 +377,22 @@ class MultiheadAttention(nn.Module):
         _, b_k, b_v = (None, None, None) if b is None else b.chunk(3)
         k, v = F.linear(key, w_k, b_k), F.linear(value, w_v, b_v)
         return self._project_query(query), self._split(k), self._split(v)
+
+    def _project_side_by_side(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Queries, keys and values, (…, 3H, D), of one input; or queries and (…, 2H, D) keys and values."""
+        self._check_widths(query, key, key)
+        E, w, b = self.embed_dim, self.in_proj_weight, self.in_proj_bias
+        assert w is not None
+        if query is key:
+            return self._split(F.linear(query, w, b)), None
+        kv = F.linear(key, w[E:], None if b is None else b[E:])
+        return self._project_query(query), self._split(kv)
+
+    def _check_widths(self, query: Tensor, key: Tensor, value: Tensor) -> None:
+        E = self.embed_dim
+        for name, x, width in (("query", query, E), ("key", key, self.kdim), ("value", value, self.vdim)):
+            if x.size(-1) != width:
+                raise ValueError(f"{name} must have width {width}, not {x.size(-1)}")
 
     def _project_query(self, query: Tensor) -> Tensor:
         E, b = self.embed_dim, self.in_proj_bias
