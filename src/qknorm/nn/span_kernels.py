@@ -15,7 +15,8 @@ import triton.language as tl
 
 @triton.jit
 def attend(
-    q, kv, g, key_start, key_end, seed, out, lse, R, drop, boost, scale, eps,
+    q, kv, g, key_start, key_end, seed, out, lse, R,
+    drop: tl.constexpr, boost: tl.constexpr, scale: tl.constexpr, eps: tl.constexpr,
     H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr,
     NORMALIZE: tl.constexpr, PER_HEAD: tl.constexpr, DROPOUT: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
@@ -64,7 +65,8 @@ def attend(
 
 @triton.jit
 def differentiate_queries(
-    q, kv, g, key_start, key_end, seed, out, lse, dout, dq, delta, parts, R, drop, boost, scale, eps,
+    q, kv, g, key_start, key_end, seed, out, lse, dout, dq, delta, parts, R,
+    drop: tl.constexpr, boost: tl.constexpr, scale: tl.constexpr, eps: tl.constexpr,
     H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr,
     NORMALIZE: tl.constexpr, PER_HEAD: tl.constexpr, DROPOUT: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
@@ -122,7 +124,8 @@ def differentiate_queries(
 @triton.jit
 def differentiate_keys(
     q, kv, g, key_start, key_end, query_start, query_end, seed, lse, dout, delta, dkv,
-    R, Rk, drop, boost, scale, eps,
+    R, Rk,
+    drop: tl.constexpr, boost: tl.constexpr, scale: tl.constexpr, eps: tl.constexpr,
     H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr,
     NORMALIZE: tl.constexpr, PER_HEAD: tl.constexpr, DROPOUT: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,

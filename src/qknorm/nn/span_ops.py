@@ -25,9 +25,9 @@ class Tile(NamedTuple):
 
 
 TILES = {
-    "forward": Tile(64, 64, 4, 2),
-    "queries": Tile(64, 64, 4, 2),  # backward, one program for a tile of queries
-    "keys": Tile(64, 64, 4, 2),  # backward, one program for a tile of keys and values
+    "forward": Tile(64, 32, 4, 1),
+    "queries": Tile(32, 32, 4, 1),  # backward, one program for a tile of queries
+    "keys": Tile(32, 32, 4, 1),  # backward, one program for a tile of keys and values
 }
 WIDE_TILES = dict.fromkeys(TILES, Tile(32, 32, 4, 1))
 """For float32, whose products run outside the tensor cores and want room."""
