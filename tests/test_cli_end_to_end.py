@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,10 @@ def test_translate_with_columns_and_an_ensemble(home, run, command):
         for score, text in ([(t.score, t.text) for t in each] or [(0.0, "")])
     ]
     assert rows == expected
-    assert [row[0] for row in rows] == ["1", "1", "2", "3", "4", "4", "5", "6", "6", "7", "7"]
+    counts = Counter(row[0] for row in rows)  # a line may have fewer than asked for, never none
+    assert list(counts) == ["1", "2", "3", "4", "5", "6", "7"]
+    assert [counts[blank] for blank in ("2", "3", "5")] == [1, 1, 1]
+    assert max(counts.values()) == 2
 
 
 def test_scores_alone_have_the_same_columns(run, command):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qknorm.data.batches import Batches, for_translation
+from qknorm.data.batches import Batch, Batches, for_translation
 from qknorm.data.sentences import EncodedPairs, Sentences
 from qknorm.ids import BOS, EOS, PAD
 
@@ -18,6 +18,10 @@ def corpus_of(lengths: Lengths) -> EncodedPairs:
     source = [[100 * i + j + 10 for j in range(s)] for i, (s, _) in enumerate(lengths)]
     target = [[100 * i + j + 50 for j in range(t)] for i, (_, t) in enumerate(lengths)]
     return EncodedPairs(Sentences.of(source), Sentences.of(target))
+
+
+def _all(batches: Batches) -> list[Batch]:
+    return [batches.batch(number) for number in range(len(batches))]
 
 
 @pytest.fixture(scope="module")
@@ -63,19 +67,44 @@ def test_rows_are_the_sentences(lengths: Lengths) -> None:
 
 @settings(deadline=None)
 @given(corpora, st.integers(13, 40))
-def test_batches_are_as_large_as_the_budget_lets_them(lengths: Lengths, budget: int) -> None:
-    """The first sentence of a batch would not have fitted into the one before."""
-    batches = Batches(corpus_of(lengths), budget, seed=1)
-    longest = [max(pair) + 1 for pair in lengths]
-    for number in range(1, len(batches)):
-        before, first = batches.batch(number - 1).indices, batches.batch(number).indices[0]
-        assert (len(before) + 1) * longest[first] > budget
+def test_no_cut_of_the_same_order_has_less_padding_in_as_few_batches(lengths: Lengths, budget: int) -> None:
+    """The best of all cuts, found sentence by sentence; a batch weighs a quarter of the budget."""
+    batches = _all(Batches(corpus_of(lengths), budget, seed=1))
+    ordered = [lengths[i] for batch in batches for i in batch.indices]
+    best = [0.0]
+    for stop in range(1, len(ordered) + 1):
+        costs = []
+        for start in range(stop):
+            source, target = (max(side) + 1 for side in zip(*ordered[start:stop], strict=True))
+            if (stop - start) * max(source, target) <= budget:
+                costs.append(best[start] + (stop - start) * (source + target) + budget / 4)
+        best.append(min(costs))
+    found = sum(b.source.size + b.target_in.size + budget / 4 for b in batches)
+    assert found == pytest.approx(best[-1])
 
 
-def test_sentences_are_sorted_by_longest_side_then_difference_then_place() -> None:
-    lengths = [(3, 5), (5, 3), (2, 2), (5, 5), (3, 5), (5, 4), (4, 5), (1, 2)]
+def test_a_grid_of_places_is_no_worse_than_cutting_at_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large corpora are cut at some of the places only, among them those of the simple cut."""
+    generator = np.random.default_rng(2)
+    lengths = [tuple(pair) for pair in generator.poisson(9, (2000, 2)).tolist()]
+    exact = _all(Batches(corpus_of(lengths), 300, seed=1))
+    monkeypatch.setattr("qknorm.data.batches._PLACES", 50)
+    coarse = _all(Batches(corpus_of(lengths), 300, seed=1))
+    monkeypatch.setattr("qknorm.data.batches._PLACES", 1)
+    simple = _all(Batches(corpus_of(lengths), 300, seed=1))
+    exact_cost, coarse_cost, simple_cost = (
+        sum(b.source.size + b.target_in.size + 75 for b in batches) for batches in (exact, coarse, simple)
+    )
+    assert exact_cost < coarse_cost < simple_cost
+    assert all(len(b.indices) * max(b.source.shape[1], b.target_in.shape[1]) <= 300 for b in coarse)
+    assert sorted(i for b in coarse for i in b.indices.tolist()) == list(range(2000))
+
+
+def test_sentences_are_sorted_by_longest_side_then_difference_to_and_fro_then_place() -> None:
+    lengths = [(3, 5), (5, 3), (2, 2), (5, 5), (3, 5), (5, 4), (4, 5), (1, 2), (6, 6), (2, 6), (6, 5)]
     batches = Batches(corpus_of(lengths), 1000, seed=1)
-    assert batches.batch(0).indices.tolist() == [7, 2, 0, 4, 6, 3, 5, 1]
+    assert len(batches) == 1
+    assert batches.batch(0).indices.tolist() == [2, 7, 0, 4, 6, 3, 5, 1, 10, 8, 9]
 
 
 def test_passes_are_reshuffled_from_seed_and_number(corpus: EncodedPairs) -> None:

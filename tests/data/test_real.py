@@ -53,11 +53,12 @@ def test_en_vi_has_about_8400_subwords_and_the_papers_length(envi: Real) -> None
 def test_en_vi_batches_are_full(envi: Real) -> None:
     batches = Batches(envi.train, 4096, seed=1)
     assert batches.dropped == 0
-    assert batches.fullness().both >= 0.94
+    assert batches.fullness().both >= 0.98
 
 
-def test_gl_en_batches_are_nearly_full(glen: Real) -> None:
-    assert Batches(glen.train, 4096, seed=1).fullness().both >= 0.92
+def test_gl_en_batches_are_full(glen: Real) -> None:
+    """With 10 k pairs only about one and a half batches have sentences of the same length."""
+    assert Batches(glen.train, 4096, seed=1).fullness().both >= 0.94
 
 
 def test_words_come_back_and_few_are_unknown(envi: Real, glen: Real) -> None:

@@ -14,6 +14,9 @@ from qknorm.ids import BOS, EOS, PAD
 
 Rows = NDArray[np.int64]
 
+_BATCH_COST = 0.25  # what a batch more weighs, in budgets of positions, against the padding it saves
+_PLACES = 8192  # about as many places between sentences are weighed as ends of a batch
+
 
 class Batch(NamedTuple):
     """Pairs padded to one length a side."""
@@ -47,9 +50,10 @@ class Fullness(NamedTuple):
 class Batches:
     """The batches of a corpus: cut once, in another order each pass.
 
-    Sentences are sorted by their longer side, then from those with the shorter source to those with the
-    shorter target, then by place; and cut so that sentences × longest side is at most the budget. Lengths
-    count EOS (or BOS), which every sentence has on each side.
+    Sentences are sorted by their longer side; within an even length from those with the shorter source to
+    those with the shorter target, within an odd one back again, so that neighbours are alike on both sides.
+    They are cut where that leaves the fewest positions in few batches, sentences × longest side at most the
+    budget. Lengths count EOS (or BOS), which every sentence has on each side.
     """
 
     def __init__(self, corpus: EncodedPairs, budget: int, seed: int) -> None:
@@ -58,12 +62,13 @@ class Batches:
         self.seed = seed
         source, target = corpus.source.lengths + 1, corpus.target.lengths + 1
         longest = np.maximum(source, target)
-        order = np.lexsort((source - target, longest))  # a stable sort: ties stay in the corpus's order
+        turned = np.where(longest % 2 == 0, source - target, target - source)
+        order = np.lexsort((turned, longest))  # a stable sort: ties stay in the corpus's order
         self._order = order[longest[order] <= budget]
         self.dropped = len(order) - len(self._order)
         """Sentences longer than the budget, which are in no batch."""
         self._longest = longest[self._order]
-        self._cuts = _cut(self._longest, budget)
+        self._cuts = _best_cuts(source[self._order], target[self._order], budget)
 
     def __len__(self) -> int:
         return len(self._cuts) - 1
@@ -140,6 +145,35 @@ def _cut(longest: Rows, budget: int) -> Rows:
         cells = np.arange(1, most + 1)[: len(longest) - start] * longest[start : start + most]
         cuts.append(start + max(1, int(np.searchsorted(cells, budget, side="right"))))
     return np.array(cuts, dtype=np.int64)
+
+
+def _best_cuts(source: Rows, target: Rows, budget: int) -> Rows:
+    """The cuts with the fewest positions on both sides, each batch weighing `_BATCH_COST` budgets more.
+
+    The shortest way from the first place to the last, over a grid of places and the cuts of `_cut`: from any
+    place the next of those is within a batch, so there is always a way.
+    """
+    longest = np.maximum(source, target)
+    if not len(longest):
+        return np.zeros(1, dtype=np.int64)
+    grid = np.arange(0, len(longest), max(1, len(longest) // _PLACES))
+    places = np.union1d(grid, _cut(longest, budget))
+    wide_source, wide_target = (np.maximum.reduceat(side, places[:-1]) for side in (source, target))
+    within = np.searchsorted(places, places[:-1] + budget // longest[places[:-1]], side="right")
+    cost = np.full(len(places), np.inf)
+    cost[0] = 0
+    before = np.zeros(len(places), dtype=np.int64)
+    for start, stop in enumerate(within.tolist()):
+        sentences = places[start + 1 : stop] - places[start]
+        here, there = (np.maximum.accumulate(wide[start : stop - 1]) for wide in (wide_source, wide_target))
+        new = cost[start] + sentences * (here + there) + _BATCH_COST * budget
+        better = (sentences * np.maximum(here, there) <= budget) & (new < cost[start + 1 : stop])
+        cost[start + 1 : stop][better] = new[better]
+        before[start + 1 : stop][better] = start
+    chosen = [len(places) - 1]
+    while chosen[-1]:
+        chosen.append(int(before[chosen[-1]]))
+    return places[chosen[::-1]]
 
 
 def _padded(ids: Ids, lengths: Rows, after: int) -> Rows:
