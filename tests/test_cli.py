@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gzip
-import io
 import json
 import os
 import subprocess
@@ -101,17 +100,6 @@ def test_a_mistake_in_a_process_of_its_own(tmp_path):
     assert done.code == 2 and done.out == ""
     assert done.err.startswith('error: There is no corpus named "nope"; there are ')
     assert done.err.count("\n") == 1
-
-
-def test_standard_input_that_is_not_text_is_named_with_its_line(monkeypatch):
-    from qknorm.cli.translate import _standard_input
-    from qknorm.errors import UserError
-
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfone\r\ntwo\x85\n")))
-    lines = _standard_input()
-    assert next(lines) == "one"
-    with pytest.raises(UserError, match="Standard input line 2 is not valid UTF-8"):
-        next(lines)
 
 
 def test_settings_without_a_recipe_are_chosen_by_the_size_of_the_text(texts, capsys):

@@ -140,6 +140,21 @@ def test_hypotheses_of_the_run_are_what_translate_prints(run, command):
     assert done.out == (run / "hypotheses" / "test.txt").read_text(encoding="utf-8")
 
 
+def test_each_line_is_answered_before_the_next_is_written(home, run):
+    command = [sys.executable, "-m", "qknorm", "translate", str(run)]
+    lines = ["3 days ago", "", "Monday"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(home)
+    ) as process:
+        assert process.stdin and process.stdout
+        for line, expected in zip(lines, Translator.load(run)(lines), strict=True):
+            process.stdin.write(f"{line}\n".encode())
+            process.stdin.flush()
+            assert process.stdout.readline().decode() == f"{expected}\n"
+        process.stdin.close()
+        assert process.stdout.read() == b"" and process.wait(60) == 0
+
+
 def test_a_reader_that_leaves_early_is_no_error(home, run):
     command = [sys.executable, "-m", "qknorm", "translate", str(run), "--beam=1"]
     with subprocess.Popen(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from qknorm.cli import options
-from qknorm.errors import UserError
 
 
 def _finite(value: float | None) -> float | None:
@@ -43,7 +41,7 @@ def translate(
         float | None, typer.Option(min=0, callback=_finite, help="α; more of it favours longer translations.")
     ] = None,
     nbest: Annotated[
-        int | None, typer.Option(min=1, help="Print this many translations of each line, best first.")
+        int | None, typer.Option(min=1, help="Print up to this many translations of each line, best first.")
     ] = None,
     scores: Annotated[bool, typer.Option("--scores", help="Print the score of each translation.")] = False,
     batch_tokens: Annotated[
@@ -53,9 +51,10 @@ def translate(
 ) -> None:
     """Translate text line for line: line n of the output is the translation of line n of the input.
 
-    Blank lines stay blank. What is not given is as the run's recipe has it. With --nbest or --scores every
-    output line has three columns separated by tabs: the number of the input line from 1, the score (the
-    log-probability over the length penalty; 0 for a blank line) and the translation.
+    Blank lines stay blank. Lines typed or piped in one by one are answered one by one. What is not given is
+    as the run's recipe has it. With --nbest or --scores every output line has three columns separated by
+    tabs: the number of the input line from 1, the score (the log-probability over the length penalty; 0 for a
+    blank line) and the translation.
 
     \b
       echo "unha frase" | qknorm translate runs/gl-en
@@ -63,29 +62,20 @@ def translate(
       qknorm translate runs/gl-en news.gl --nbest 4
       qknorm translate runs/gl-en --ensemble runs/gl-en-2 < news.gl
     """
-    from qknorm.data import lines
-    from qknorm.translation.translator import Translator
+    from qknorm.data import line_groups, lines
+    from qknorm.translation.translator import CHUNK, Translator
 
     translator = Translator.load([run, *(ensemble or [])], options.check_device(device))
-    text = _standard_input() if file is None else lines(file)
-    found = translator.stream(text, beam, length_penalty, nbest or 1, batch_tokens)
+    search = beam, length_penalty, nbest or 1, batch_tokens
+    if file is None:
+        found = translator.stream_groups(line_groups(sys.stdin.fileno(), CHUNK), *search)
+    else:
+        found = translator.stream(lines(file), *search)
     with_columns = scores or nbest is not None
     for number, translations in enumerate(found, 1):
         rows = [(each.score, each.text) for each in translations] or [(0.0, "")]
         for score, line in rows:
             _write(f"{number}\t{score:.6f}\t{line}" if with_columns else line)
-
-
-def _standard_input() -> Iterator[str]:
-    """The lines of standard input, as ``qknorm.data.lines`` gives those of a file."""
-    from qknorm.data.text import fault
-
-    for number, raw in enumerate(sys.stdin.buffer, 1):
-        if number == 1:
-            raw = raw.removeprefix(b"\xef\xbb\xbf")
-        if found := fault(raw):
-            raise UserError(f"Standard input line {number} {found}.")
-        yield raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
 
 
 def _write(line: str) -> None:

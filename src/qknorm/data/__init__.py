@@ -5,6 +5,7 @@ from qknorm.data.check import CorpusReport, check_corpus
 from qknorm.data.dropout import BpeDropout
 from qknorm.data.encoded import CorpusFacts, EncodedCorpus
 from qknorm.data.sentences import EncodedPairs, Sentences, Side
+from qknorm.data.stream import line_groups
 from qknorm.data.subwords import Subwords
 from qknorm.data.text import lines, pairs, write_atomic
 
@@ -22,6 +23,7 @@ __all__ = [
     "Subwords",
     "check_corpus",
     "for_translation",
+    "line_groups",
     "lines",
     "pairs",
     "write_atomic",

@@ -79,7 +79,7 @@ class Translator:
     ) -> list[str]:
         """A translation of each line; blank lines come back empty."""
         search = self._search(beam, length_penalty, 1, batch_tokens)
-        return [found[0].text if found else "" for found in self._stream(lines, search, False)]
+        return [found[0].text if found else "" for found in self._stream(_chunks(lines), search, False)]
 
     def stream(
         self,
@@ -91,7 +91,19 @@ class Translator:
         attention: bool = False,
     ) -> Iterator[list[Translation]]:
         """The ``nbest`` translations of each line, best first, as they are done; none of a blank line."""
-        return self._stream(lines, self._search(beam, length_penalty, nbest, batch_tokens), attention)
+        search = self._search(beam, length_penalty, nbest, batch_tokens)
+        return self._stream(_chunks(lines), search, attention)
+
+    def stream_groups(
+        self,
+        groups: Iterable[Sequence[str]],
+        beam: int | None = None,
+        length_penalty: float | None = None,
+        nbest: int = 1,
+        batch_tokens: int | None = None,
+    ) -> Iterator[list[Translation]]:
+        """As ``stream``, of lines that come in groups: all of one are given before the next is asked for."""
+        return self._stream(groups, self._search(beam, length_penalty, nbest, batch_tokens), False)
 
     def score(self, sources: Sequence[str], translations: Sequence[str]) -> list[float]:
         """The log-probability of given translations."""
@@ -114,11 +126,10 @@ class Translator:
             raise UserError(f"{error}.") from error
 
     def _stream(
-        self, lines: Iterable[str], search: SearchSettings, attention: bool
+        self, groups: Iterable[Sequence[str]], search: SearchSettings, attention: bool
     ) -> Iterator[list[Translation]]:
-        waiting = iter(lines)
-        while chunk := list(islice(waiting, CHUNK)):
-            sources = self.subwords.encode(["" if not line.strip() else line for line in chunk], "source")
+        for group in groups:
+            sources = self.subwords.encode(["" if not line.strip() else line for line in group], "source")
             found = beam_search(self.models, sources, search, need_weights=attention)
             for source, hypotheses in zip(sources, found, strict=True):
                 yield self._texts(hypotheses) if source else []
@@ -129,3 +140,9 @@ class Translator:
             Translation(text, h.score, h.log_prob, self.subwords.pieces(h.ids), h.attention)
             for text, h in zip(texts, hypotheses, strict=True)
         ]
+
+
+def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
+    waiting = iter(lines)
+    while chunk := list(islice(waiting, CHUNK)):
+        yield chunk
