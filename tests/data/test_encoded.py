@@ -64,6 +64,12 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoded, "_SETTLED_NS", -1)
 
 
+def flip_last_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
 def folders(cache: Path) -> list[Path]:
     return [path for path in cache.iterdir() if path.is_dir()]
 
@@ -172,7 +178,11 @@ def test_other_subwords_are_another_corpus(
     assert len(writes) == 2 and len(folders(cache)) == 2
 
 
-@pytest.mark.parametrize("damage", ["cut ids", "cut offsets", "no facts", "bad facts", "no ids", "not npy"])
+DAMAGES = ["cut ids", "cut offsets", "no facts", "bad facts", "other facts", "no ids", "not npy"]
+FLIPS = ["source.ids", "source.offsets", "target.ids", "target.offsets", "header"]
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, *FLIPS])
 def test_a_damaged_cache_is_made_again(
     files: tuple[Path, Path], subwords: Subwords, cache: Path, writes: list[Path], damage: str
 ) -> None:
@@ -187,10 +197,16 @@ def test_a_damaged_cache_is_made_again(
         facts.unlink()
     elif damage == "bad facts":
         facts.write_text('{"examples": 3}')
+    elif damage == "other facts":
+        facts.write_text(facts.read_text().replace('"source_words": 11', '"source_words": 12'))
     elif damage == "no ids":
         ids.unlink()
-    else:
+    elif damage == "not npy":
         ids.write_bytes(b"not an array")
+    elif damage == "header":
+        ids.write_bytes(ids.read_bytes().replace(b"<u2", b"<i2"))
+    else:
+        flip_last_byte(folder / f"{damage}.npy")
     again = EncodedCorpus.open(*files, subwords, cache)
     assert [ids.tolist() for ids in again[2]] == good and len(writes) == 2
     assert folders(cache) == [folder]

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from io import BufferedWriter
@@ -24,7 +25,7 @@ from qknorm.data.subwords import Subwords
 from qknorm.errors import UserError
 from qknorm.ids import UNK
 
-_FORMAT = 1
+_FORMAT = 2
 _CHUNK = 10_000  # pairs encoded at a time
 _SETTLED_NS = 2 * 10**9  # a file changed this recently might change again within one tick of its clock
 _ABANDONED_S = 24 * 3600
@@ -135,16 +136,23 @@ def _write(
         )
     if not examples:
         raise UserError(f"{source} and {target} have no pair with text on both sides.")
-    text.write_atomic(folder / "facts.json", json.dumps(asdict(facts), indent=1) + "\n")
+    about = {"facts": asdict(facts), "crc32": _checksums(folder, facts)}
+    text.write_atomic(folder / "facts.json", json.dumps(about, indent=1) + "\n")
 
 
 def _read(folder: Path) -> EncodedCorpus | None:
-    """The corpus in a folder, or None where there is none or a file of it is missing or cut short."""
+    """The corpus in a folder, or None where there is none or a file of it is missing, cut short or altered.
+
+    Every byte is read for the checksums: a second or so a gigabyte, far less than encoding it.
+    """
     try:
-        facts = CorpusFacts(**json.loads((folder / "facts.json").read_bytes()))
+        about = json.loads((folder / "facts.json").read_bytes())
+        facts = CorpusFacts(**about["facts"])
+        if about["crc32"] != _checksums(folder, facts):
+            return None
         sizes = {"source": facts.source_subwords, "target": facts.target_subwords}
         source, target = (_read_side(folder, side, facts.examples, sizes[side]) for side in SIDES)
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, KeyError):
         return None
     return EncodedCorpus(source, target, facts)
 
@@ -155,6 +163,17 @@ def _read_side(folder: Path, side: Side, examples: int, subwords: int) -> Senten
     if len(offsets) != examples + 1 or len(ids) != subwords or int(offsets[-1]) != subwords:
         raise ValueError(f"{folder} does not hold what its facts say")
     return Sentences(ids, offsets)
+
+
+def _checksums(folder: Path, facts: CorpusFacts) -> dict[str, int]:
+    """The CRC-32 of the facts and of every array's file."""
+    found = {"facts": zlib.crc32(json.dumps(asdict(facts)).encode())}
+    for name in (f"{side}.{part}.npy" for side in SIDES for part in ("ids", "offsets")):
+        found[name] = 0
+        with open(folder / name, "rb") as file:
+            while piece := file.read(1 << 20):
+                found[name] = zlib.crc32(piece, found[name])
+    return found
 
 
 def _map(path: Path) -> NDArray[Any]:
