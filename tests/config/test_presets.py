@@ -20,7 +20,7 @@ def test_ten_thousand_pairs_get_the_papers_galician_settings():
         encoder_layers=4, decoder_layers=4, heads=4, dropout=0.4, attention_dropout=0.4, ff_dropout=0.4
     )
     assert recipe.training == TrainingSettings(epoch_batches=100, min_learning_rate=5e-5, max_epochs=1000)
-    assert recipe.subwords.operations == 8000
+    assert recipe.subwords.operations == 3000
 
 
 @pytest.mark.parametrize(

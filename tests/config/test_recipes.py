@@ -44,7 +44,7 @@ def test_the_papers_settings(pair):
     assert recipe.data.folder == RECIPES.parent / "data" / corpus
 
     assert recipe.subwords.kind == "words"
-    assert recipe.subwords.operations == 8000
+    assert recipe.subwords.operations == (3000 if small else 8000)
     assert recipe.subwords.sample_power == 0.5
     assert recipe.subwords.dropout == 0.0
 

@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from qknorm.config import load_recipe
 from qknorm.data import Batches, EncodedCorpus, Subwords, check_corpus, text
+from qknorm.run import build_model
+
+RECIPES = Path(__file__).parents[2] / "recipes"
 
 pytestmark = pytest.mark.data
 
@@ -48,6 +52,18 @@ def test_en_vi_has_about_8400_subwords_and_the_papers_length(envi: Real) -> None
     assert 8300 <= envi.subwords.size <= 8450
     assert envi.train.length_percentile(97.5) == pytest.approx(73, abs=1)
     assert envi.train.facts.examples == 133_166
+
+
+def test_gl_en_has_the_papers_parameters_and_length_with_its_recipe(glen: Real, tmp_path: Path) -> None:
+    """Table 1: 31,051,880 parameters, which are 3,164 subwords of 513 each and the rest, and L = 79."""
+    recipe = load_recipe(RECIPES / "paper" / "gl-en.yaml", ["model.length=79"])
+    operations = recipe.subwords.operations
+    subwords = Subwords.learn(*glen.files("train"), kind="words", operations=operations)
+    train = EncodedCorpus.open(*glen.files("train"), subwords, tmp_path)
+    assert train.length_percentile(97.5) == 79
+    parameters = sum(p.numel() for p in build_model(recipe, subwords).parameters())
+    assert parameters - 31_051_880 == 513 * (subwords.size - 3164)
+    assert abs(subwords.size - 3164) <= 5
 
 
 def test_en_vi_batches_are_full(envi: Real) -> None:

@@ -87,13 +87,13 @@ def _tiny(pairs: int) -> Preset:
 def _galician(pairs: int) -> Preset:
     return Preset(
         {
-            "subwords": {"operations": 8000},
+            "subwords": {"operations": 3000},
             "model": _shape(layers=4, heads=4, dropout=0.4),
             "training": {"max_epochs": 1000, "min_learning_rate": 5e-5},
         },
         [
             f"{pairs:,} pairs are about as many as the paper's Galician-English corpus, so its "
-            "settings are taken: 4+4 layers, width 512, 4 heads, dropout 0.4, 8,000 BPE operations.",
+            "settings are taken: 4+4 layers, width 512, 4 heads, dropout 0.4, 3,000 BPE operations.",
             "The run ends when the learning rate falls under 5e-5 or after 1,000 epochs, as there.",
         ],
     )
