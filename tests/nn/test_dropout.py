@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qknorm.nn.dropout import add_dropped, dropout, keep, relu_dropped
+from qknorm.nn.dropout import add_dropped, dropout, hashed, keep, relu_dropped
 
 Function = Callable[[Tensor], Tensor]
 FUNCTIONS: dict[str, Function] = {
@@ -29,12 +29,24 @@ def test_rate_and_mean(p: float) -> None:
     assert abs(y.mean().item() - 1) < 5 * (p / (1 - p) / n) ** 0.5
 
 
-def test_values_fall_independently() -> None:
+@pytest.mark.parametrize("draw", [keep, lambda shape, p: hashed(shape, p, torch.device("cpu"))])
+def test_values_fall_independently(draw: Callable[[torch.Size, float], Tensor]) -> None:
     """Neighbours come from one random number: no two of its parts may agree more often than by chance."""
     n = 1 << 20
-    kept = keep(torch.Size([n]), 0.5).double() * 2 - 1
-    for distance in (1, 2, 3, 4, 5, 8, 64):
+    kept = draw(torch.Size([n]), 0.5).double() * 2 - 1
+    for distance in (1, 2, 3, 4, 5, 8, 64, 512, 2048):
         assert abs((kept[:-distance] * kept[distance:]).mean().item()) < 5 / n**0.5
+
+
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.9])
+def test_hashed_draws_have_the_rate_and_differ(p: float) -> None:
+    n, cpu = 1 << 20, torch.device("cpu")
+    draws = torch.stack([hashed(torch.Size([n]), p, cpu) for _ in range(8)]).double()
+    spread = (p * (1 - p) / n) ** 0.5
+    assert ((1 - draws.mean(1)) - p).abs().max().item() < 5 * spread
+    centred = draws - (1 - p)
+    correlation = centred @ centred.T / (n * p * (1 - p))
+    assert (correlation - torch.eye(8)).abs().max().item() < 6 / n**0.5
 
 
 def test_odd_sizes() -> None:

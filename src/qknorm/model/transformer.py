@@ -158,8 +158,8 @@ class Transformer(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """The encoded source, (B, S, E) or (rows, E), and where it is padding."""
         padding = None if packing is not None else source == PAD
-        x = self._embed(source, packing, language)
-        spans = None if packing is None else find_spans(packing, x.size(0))  # the same for all layers
+        x = self.embed(source, packing, language)
+        spans = None if packing is None else self.spans(packing, x.size(0))  # the same for all layers
         for layer in self.encoder:
             x = layer(x, padding, packing, spans)
         return self.encoder_norm(x), padding
@@ -174,11 +174,11 @@ class Transformer(nn.Module):
         language: int | Tensor = 1,
     ) -> Tensor:
         """The decoder's last hidden states, before the output projection."""
-        x = self._embed(target, packing, language)
+        x = self.embed(target, packing, language)
         spans = memory_spans = None
         if packing is not None:
-            spans = find_spans(packing, x.size(0), is_causal=True)
-            memory_spans = find_spans(packing, x.size(0), memory_packing, memory.size(0))
+            spans = self.spans(packing, x.size(0), is_causal=True)
+            memory_spans = self.spans(packing, x.size(0), memory_packing, memory.size(0))
         for layer in self.decoder:
             x = layer(x, memory, memory_padding, packing, memory_packing, spans, memory_spans)
         return self.decoder_norm(x)  # type: ignore[no-any-return]
@@ -222,7 +222,7 @@ class Transformer(nn.Module):
         logits = F.linear(self.decoder_norm(x), state.table, state.bias)
         return logits, weights if need_weights else []
 
-    def _embed(self, ids: Tensor, packing: Packing | None, language: int | Tensor) -> Tensor:
+    def embed(self, ids: Tensor, packing: Packing | None, language: int | Tensor) -> Tensor:
         """Word · √E + position + language, after word dropout; then dropout."""
         if ids.dim() != (1 if packing is not None else 2):
             wanted = "flat (rows,) with a packing" if packing is not None else "(sentences, positions)"
@@ -238,6 +238,8 @@ class Transformer(nn.Module):
         if self.languages is not None:
             x = x + self._language(language, ids.dim())
         return dropout(x, self.settings.dropout, self.training)
+
+    spans = staticmethod(find_spans)
 
     def _language(self, language: int | Tensor, ids_dim: int) -> Tensor:
         """The embedding of one language for all, or of one per sentence (padded) or row (packed)."""

@@ -2,7 +2,9 @@
 
 On a CPU, PyTorch spends more than ten times longer on drawing its Bernoulli numbers than on using them.
 Here 16 random bits decide over one value, cut out of whole 64-bit numbers; so a rate is met to within
-2⁻¹⁷. On other devices, and in compiled code, these are PyTorch's own functions.
+2⁻¹⁷. In code compiled for a GPU, where PyTorch's generator takes longer than reading and writing the
+values, each is decided by a hash of its place and of one random number a call, which the compiler fuses
+with what stands around it. Elsewhere these are PyTorch's own functions.
 """
 
 from __future__ import annotations
@@ -15,12 +17,16 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 LEVELS = 1 << 16
+GOLDEN = -0x61C88647
+"""2³² divided by the golden ratio, as a signed number: neighbours are far apart."""
 
 
 def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
     """Zero each value with probability p, multiply the others by 1 / (1 − p)."""
     if not training or p == 0.0:
         return x
+    if x.is_cuda and torch.compiler.is_compiling():
+        return torch.where(hashed(x.shape, p, x.device), x * (1.0 / (1.0 - p)), 0.0)
     if not on_cpu(x):
         return F.dropout(x, p)
     y: Tensor = _Dropout.apply(x, p)  # type: ignore[no-untyped-call]
@@ -38,7 +44,7 @@ def add_dropped(x: Tensor, y: Tensor, p: float, training: bool = True) -> Tensor
 def relu_dropped(x: Tensor, p: float, training: bool = True) -> Tensor:
     """dropout(relu(x))."""
     if not training or p == 0.0 or not on_cpu(x):
-        return dropout(F.relu(x), p, training)
+        return F.relu(dropout(x, p, training))  # keeps its result alone for the backward pass
     y: Tensor = _ReluDropped.apply(x, p)  # type: ignore[no-untyped-call]
     return y
 
@@ -49,6 +55,21 @@ def keep(shape: torch.Size, p: float) -> Tensor:
     bits = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
     drawn = bits.view(torch.int16)[:count].view(shape)  # evenly from −32,768 to 32,767
     return drawn.ge_(_dropped_levels(p) - LEVELS // 2).to(torch.int8)
+
+
+def hashed(shape: torch.Size, p: float, device: torch.device) -> Tensor:
+    """Drawn afresh: True with probability 1 − p; only whole operations, for a compiler to fuse."""
+    seed = torch.randint(1 << 31, (1,), device=device, dtype=torch.int64).to(torch.int32)
+    place = torch.arange(shape.numel(), device=device, dtype=torch.int32)
+    bits = _scramble(_scramble(seed) + place * GOLDEN)
+    return (((bits >> 8) & 0xFFFFFF) >= int(p * 2**24)).view(shape)
+
+
+def _scramble(x: Tensor) -> Tensor:
+    """Every bit of a 32-bit number spread over all (the finish of MurmurHash3)."""
+    x = (x ^ ((x >> 16) & 0xFFFF)) * -0x7A143595
+    x = (x ^ ((x >> 13) & 0x7FFFF)) * -0x3D4D51CB
+    return x ^ ((x >> 16) & 0xFFFF)
 
 
 def _dropped_levels(p: float) -> int:

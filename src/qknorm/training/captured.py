@@ -24,6 +24,7 @@ from qknorm.data import Batch
 from qknorm.model import Transformer
 from qknorm.training.averaging import Averaging
 from qknorm.training.inputs import Inputs, Room
+from qknorm.training.regions import Regions, compiled
 from qknorm.training.step import Outcome, Step
 
 KEPT = 128
@@ -104,7 +105,8 @@ class CapturedStep(Step):
         self._send(largest, 0.0, 1, 0.0)
         self._dry.fill_(1.0)
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-            self._loss = self._compiled() if self.compiles else self.loss
+            if self.compiles:
+                self._compile()
             if self.accumulates:
                 self._take, self._end = self._learn, self._finish
             else:
@@ -194,19 +196,26 @@ class CapturedStep(Step):
         if self.accumulates:
             torch._foreach_zero_(self._gradients)
 
-    def _compiled(self) -> Callable[[Inputs], tuple[Tensor, Tensor]]:
-        """The loss, compiled; where that fails, as it is, and the user is told."""
-        compiled = torch.compile(self.loss, fullgraph=True, dynamic=False)
+    def _compile(self) -> None:
+        """Compile the model and its loss; where that fails, leave them as they are and tell the user."""
+        plain = self.head
+
+        def loss(inputs: Inputs) -> tuple[Tensor, Tensor]:
+            with regions.in_place():
+                return self.loss(inputs)
+
         try:
-            loss, _ = compiled(self._inputs)
-            torch.autograd.grad(loss, self.parameters)
+            regions = Regions(self.model)
+            self.head = compiled(plain)  # type: ignore[method-assign]
+            found, _ = loss(self._inputs)
+            torch.autograd.grad(found, self.parameters)
+            self._loss = loss
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # whatever a compiler may say: training goes on without it
             logging.getLogger(__name__).debug("compiling failed", exc_info=error)
+            self.head = plain  # type: ignore[method-assign]
             self.say(f"Training goes on without the compiler, which failed: {_first_line(error)}")
-            return self.loss
-        return compiled
 
     def _finish(self) -> None:
         self._apply(self._gradients)

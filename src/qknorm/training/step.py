@@ -109,16 +109,12 @@ class Step:
             real: Tensor | None = wanted != PAD
             if target_packing is None:  # leave padding out, which flat buffers have next to none of
                 hidden, wanted, real = hidden[real], wanted[real], None
-            embedding = self.model.embedding
-            return smoothed_loss(
-                hidden,
-                embedding.table(),
-                embedding.bias,
-                wanted,
-                self.allowed,
-                self.settings.label_smoothing,
-                real,
-            )
+            return self.head(hidden, wanted, real)
+
+    def head(self, hidden: Tensor, wanted: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The loss, given the decoder's last hidden states."""
+        embedding, smoothing = self.model.embedding, self.settings.label_smoothing
+        return smoothed_loss(hidden, embedding.table(), embedding.bias, wanted, self.allowed, smoothing, real)
 
     def precision(self) -> contextlib.AbstractContextManager[object]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.half else contextlib.nullcontext()
