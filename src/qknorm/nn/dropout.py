@@ -17,8 +17,6 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 LEVELS = 1 << 16
-GOLDEN = -0x61C88647
-"""2³² divided by the golden ratio, as a signed number: neighbours are far apart."""
 
 
 def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
@@ -61,7 +59,7 @@ def hashed(shape: torch.Size, p: float, device: torch.device) -> Tensor:
     """Drawn afresh: True with probability 1 − p; only whole operations, for a compiler to fuse."""
     seed = torch.randint(1 << 31, (1,), device=device, dtype=torch.int64).to(torch.int32)
     place = torch.arange(shape.numel(), device=device, dtype=torch.int32)
-    bits = _scramble(_scramble(seed) + place * GOLDEN)
+    bits = _scramble(_scramble(seed) ^ place)
     return (((bits >> 8) & 0xFFFFFF) >= int(p * 2**24)).view(shape)
 
 
