@@ -27,11 +27,11 @@ def attend(
     start = tl.load(key_start + row, mask=row < R, other=0)
     end = tl.load(key_end + row, mask=row < R, other=0)
     sees = start < end
-    x = load_rows(q, row, sees, h, col, Q_HEADS, D)
+    x = load_some(q, row, row < R, sees, h, col, Q_HEADS, D)
     if NORMALIZE:
         x = normalized(x, tl.load(g + (h if PER_HEAD else 0)).to(tl.float32), eps)
     if DROPOUT:
-        state = row_state(seed, h, row)
+        state = row_state(head_state(seed, h), row)
     first = tl.min(tl.where(sees, start, 2147483647), axis=0)
     last = tl.max(end, axis=0)
     top = tl.full((ROWS,), float("-inf"), tl.float32)
@@ -77,15 +77,15 @@ def differentiate_queries(
     start = tl.load(key_start + row, mask=row < R, other=0)
     end = tl.load(key_end + row, mask=row < R, other=0)
     sees = start < end
-    x = load_rows(q, row, sees, h, col, Q_HEADS, D)
+    x = load_some(q, row, row < R, sees, h, col, Q_HEADS, D)
     gain = 1.0
     if NORMALIZE:
         gain = tl.load(g + (h if PER_HEAD else 0)).to(tl.float32)
         x = normalized(x, gain, eps)
     if DROPOUT:
-        state = row_state(seed, h, row)
-    dy = load_rows(dout, row, sees, h, col, H, D)
-    y = load_rows(out, row, sees, h, col, H, D)
+        state = row_state(head_state(seed, h), row)
+    dy = load_some(dout, row, row < R, sees, h, col, H, D)
+    y = load_some(out, row, row < R, sees, h, col, H, D)
     # Σ weights · dweights of each row, which the softmax takes off: y · dy.
     mean = tl.sum(y.to(tl.float32) * dy.to(tl.float32), axis=1)
     flat = h.to(tl.int64) * R + row
@@ -136,12 +136,14 @@ def differentiate_keys(
     from_row = tl.load(query_start + key, mask=key < Rk, other=0)
     to_row = tl.load(query_end + key, mask=key < Rk, other=0)
     is_seen = from_row < to_row
-    k = load_rows(kv, key, is_seen, K_HEADS - 2 * H + h, col, K_HEADS, D)
-    v = load_rows(kv, key, is_seen, K_HEADS - H + h, col, K_HEADS, D)
+    k = load_some(kv, key, key < Rk, is_seen, K_HEADS - 2 * H + h, col, K_HEADS, D)
+    v = load_some(kv, key, key < Rk, is_seen, K_HEADS - H + h, col, K_HEADS, D)
     gain = 1.0
     if NORMALIZE:
         gain = tl.load(g + (h if PER_HEAD else 0)).to(tl.float32)
         k = normalized(k, 1.0, eps)
+    if DROPOUT:
+        state = head_state(seed, h)
     first = tl.min(tl.where(is_seen, from_row, 2147483647), axis=0)
     last = tl.max(to_row, axis=0)
     dk = tl.zeros((KEYS, WIDTH), tl.float32)
@@ -153,8 +155,8 @@ def differentiate_keys(
         flat = h.to(tl.int64) * R + row
         level = tl.load(lse + flat, mask=row < last, other=0.0)
         mean = tl.load(delta + flat, mask=row < last, other=0.0)
-        x = load_rows(q, row, start < end, h, col, Q_HEADS, D)
-        dy = load_rows(dout, row, start < end, h, col, H, D)
+        x = load_some(q, row, row < last, start < end, h, col, Q_HEADS, D)
+        dy = load_some(dout, row, row < last, start < end, h, col, H, D)
         if NORMALIZE:
             x = normalized(x, gain, eps)
         seen = (key[:, None] >= start[None, :]) & (key[:, None] < end[None, :])
@@ -163,7 +165,7 @@ def differentiate_keys(
         dweights = tl.dot(v, tl.trans(dy), input_precision="ieee")
         given = weights
         if DROPOUT:
-            kept = keeps(row_state(seed, h, row)[None, :], key[:, None], drop)
+            kept = keeps(row_state(state, row)[None, :], key[:, None], drop)
             given = tl.where(kept, weights * boost, 0.0)
             dweights = tl.where(kept, dweights * boost, 0.0)
         dv += tl.dot(given.to(dy.dtype), dy, input_precision="ieee")
@@ -192,6 +194,12 @@ def load_rows(x, row, there, head, col, HEADS: tl.constexpr, D: tl.constexpr):
 
 
 @triton.jit
+def load_some(x, row, there, wanted, head, col, HEADS: tl.constexpr, D: tl.constexpr):
+    """Zeros for rows not wanted; the load need not wait until these are known."""
+    return tl.where(wanted[:, None], load_rows(x, row, there, head, col, HEADS, D), 0.0)
+
+
+@triton.jit
 def inverse_length(x, eps):
     length = tl.sqrt(tl.sum(x * x, axis=1))
     return tl.where(length > eps, 1.0 / length, 0.0)
@@ -211,8 +219,12 @@ def scramble(x):
 
 
 @triton.jit
-def row_state(seed, h, row):
-    state = scramble(tl.load(seed).to(tl.uint32) + h.to(tl.uint32) * 0x9E3779B9)
+def head_state(seed, h):
+    return scramble(tl.load(seed).to(tl.uint32) + h.to(tl.uint32) * 0x9E3779B9)
+
+
+@triton.jit
+def row_state(state, row):
     return scramble(state + row.to(tl.uint32) * 0x85EBCA77)
 
 

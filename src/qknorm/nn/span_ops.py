@@ -29,7 +29,7 @@ TILES = {
     "queries": Tile(32, 32, 4, 1),  # backward, one program for a tile of queries
     "keys": Tile(32, 32, 4, 1),  # backward, one program for a tile of keys and values
 }
-WIDE_TILES = dict.fromkeys(TILES, Tile(32, 32, 4, 1))
+WIDE_TILES = dict.fromkeys(TILES, Tile(32, 32, 8, 1))
 """For float32, whose products run outside the tensor cores and want room."""
 
 
