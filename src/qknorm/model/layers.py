@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from qknorm.model.settings import ModelSettings
 from qknorm.nn import CrossCache, MultiheadAttention, Packing, SelfCache, Spans, make_norm
 from qknorm.nn.dropout import add_dropped, relu_dropped
+from qknorm.nn.slots import SlotCrossCache, SlotSelfCache
 
 
 @dataclass
@@ -164,3 +165,11 @@ class DecoderLayer(nn.Module):
         x = self.cross_attn_sublayer.after(x, y)
         x = self.ff_sublayer.after(x, self.ff(self.ff_sublayer.before(x)))
         return x, weights if need_weights else None
+
+    def slot_step(self, x: Tensor, own: SlotSelfCache, cross: SlotCrossCache) -> Tensor:
+        """``step`` over caches of static shape: (B, K, E) to (B, K, E)."""
+        h = self.self_attn_sublayer.before(x)
+        x = self.self_attn_sublayer.after(x, self.self_attn.step(h, own))
+        h = self.cross_attn_sublayer.before(x)
+        x = self.cross_attn_sublayer.after(x, self.cross_attn.step(h, cross))
+        return self.ff_sublayer.after(x, self.ff(self.ff_sublayer.before(x)))

@@ -18,6 +18,7 @@ from qknorm.model.layers import DecoderLayer, EncoderLayer, LayerCache
 from qknorm.model.settings import ModelSettings
 from qknorm.nn import FixNormEmbedding, Packing, SinusoidalPositions, TiedEmbedding, find_spans, make_norm
 from qknorm.nn.dropout import dropout
+from qknorm.nn.slots import Sight, SlotCrossCache, SlotSelfCache
 
 NEVER = -1e9
 """The logit of a subword that the target language does not have."""
@@ -92,6 +93,19 @@ class DecoderState:
         for cache in self.caches:
             cache.own.keep_positions(positions, most + self.hypotheses * room_for)
         self.strangers = self.strangers.gather(2, positions[:, None].expand(-1, self.hypotheses, -1))
+
+
+@dataclass
+class SlotState:
+    """What decoding in slots of static shape needs; its tensors are written in place and never move."""
+
+    own: list[SlotSelfCache]  # of each layer
+    cross: list[SlotCrossCache]
+    sight: Sight
+    table: Tensor  # (V, E) output rows
+    bias: Tensor  # (V,) of the output, −10⁹ for subwords that are never predicted
+    room: int  # T, target positions
+    source_room: int  # S
 
 
 class Transformer(nn.Module):
@@ -193,12 +207,16 @@ class Transformer(nn.Module):
     def start(self, source: Tensor, language: int | Tensor = 0) -> DecoderState:
         """Encode (B, S) sources for step-by-step decoding."""
         memory, padding = self.encode(source, language=language)
-        table = self.embedding.table().to(memory.dtype)
+        return DecoderState(memory, padding, [LayerCache() for _ in self.decoder], *self.output(memory.dtype))
+
+    def output(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The output projection's rows (V, E) and bias (V,), which says −10⁹ of what is never predicted."""
+        table = self.embedding.table().to(dtype)
         given = self.embedding.bias
-        bias = table.new_zeros(table.size(0)) if given is None else given.to(table.dtype)
+        bias = table.new_zeros(table.size(0)) if given is None else given.to(dtype)
         if self.target_subwords is not None:
             bias = bias.masked_fill(~self.target_subwords, max(NEVER, torch.finfo(bias.dtype).min))
-        return DecoderState(memory, padding, [LayerCache() for _ in self.decoder], table, bias)
+        return table, bias
 
     def step(
         self,
@@ -221,6 +239,16 @@ class Transformer(nn.Module):
             weights.append(w)
         logits = F.linear(self.decoder_norm(x), state.table, state.bias)
         return logits, weights if need_weights else []
+
+    def slot_step(self, ids: Tensor, state: SlotState) -> Tensor:
+        """Logits (B, K, V) after the newest subwords (B, K) of slots; same shapes and places every time."""
+        x = self.embedding(ids) + self.positions.at(state.sight.positions, state.room).unsqueeze(1)
+        if self.languages is not None:
+            x = x + self._language(1, ids.dim())
+        state.sight.look(x, state.source_room)
+        for layer, own, cross in zip(self.decoder, state.own, state.cross, strict=True):
+            x = layer.slot_step(x, own, cross)  # type: ignore[operator]
+        return F.linear(self.decoder_norm(x), state.table, state.bias)
 
     def embed(self, ids: Tensor, packing: Packing | None, language: int | Tensor) -> Tensor:
         """Word · √E + position + language, after word dropout; then dropout."""

@@ -19,6 +19,7 @@ from qknorm.nn.functional import add_causal, attention, initial_scale
 from qknorm.nn.heads import normalized_heads
 from qknorm.nn.norms import L2Norm, make_qk_norm
 from qknorm.nn.packed import Packing, check_packed, packed_attention
+from qknorm.nn.slots import SlotCrossCache, SlotSelfCache
 from qknorm.nn.span_attention import can_fuse_spans, span_attention
 from qknorm.nn.spans import Spans, find_spans
 
@@ -250,6 +251,28 @@ class MultiheadAttention(nn.Module):
         if not batched:
             return out[0], None if weights is None else weights[0]
         return out if self.batch_first else out.transpose(0, 1), weights
+
+    def step(self, query: Tensor, cache: SlotSelfCache | SlotCrossCache) -> Tensor:
+        """One new position of each hypothesis, (B, K, E), over caches of static shape; for inference."""
+        if self.bias_k is not None or self.add_zero_attn:
+            raise ValueError("a cache does not go with add_bias_kv or add_zero_attn")
+        if isinstance(cache, SlotSelfCache):
+            q, k, v = self._projected_and_normalized(query, query, query)  # (B, K, H, D)
+            out = cache.attend(q, k, v, self._fixed_scale())
+        else:
+            out = cache.attend(self._normalized_query(self._project_query(query)), self._fixed_scale())
+        projected: Tensor = self.out_proj(out.flatten(-2))
+        return projected
+
+    @property
+    def observed(self) -> bool:
+        """Whether diagnostics watch this module; ``step`` shows them nothing."""
+        return self._observer is not None
+
+    def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, H, S, D) normalised keys and values of a (B, S, E) memory, as a cache keeps them."""
+        _, k, v = self._projected_and_normalized(memory[:, :1], memory, memory)
+        return k.transpose(1, 2), v.transpose(1, 2)
 
     def _forward_packed(
         self,
