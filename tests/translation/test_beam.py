@@ -14,16 +14,11 @@ from hypothesis import strategies as st
 from qknorm.ids import BOS, EOS, PAD
 from qknorm.model import Transformer
 from qknorm.translation import SearchSettings, beam_search, cross_attention, force_score
-from qknorm.translation.beam import best_continuations
+from qknorm.translation.continuations import best_continuations
 from support.reverser import sentences, trained_reverser
 from support.slow_search import beam, exhaustive, greedy, small_model
 
 SOURCES = [[5, 6, 7], [8], [9, 4, 11, 10, 5], [7, 7]]
-
-
-@pytest.fixture(scope="module")
-def reverser():
-    return trained_reverser()
 
 
 def found(results):

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from qknorm.ids import BOS, EOS, PAD
 from qknorm.model import Transformer
+from qknorm.nn import MultiheadAttention
 from qknorm.translation.attention import cross_attention
 from qknorm.translation.batches import by_length, pad
+from qknorm.translation.continuations import best_continuations
 from qknorm.translation.ensemble import Ensemble, check_ids
 from qknorm.translation.hypothesis import Finished, Hypothesis, SearchSettings
-
-BLOCK = 64
-"""Scores are looked through by the greatest of each block of this many; any size gives the same result."""
+from qknorm.translation.static import fits, search_of
 
 
 def beam_search(
@@ -29,12 +29,17 @@ def beam_search(
     *,
     need_weights: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    _static: bool | None = None,
 ) -> list[list[Hypothesis]]:
     """The ``nbest`` translations of every source, best first, in the order of the sources.
 
     A sentence with fewer finished hypotheses than ``nbest`` has fewer; one with none has its unfinished
     ones, cut at the greatest length. The translation of an empty source is empty. What is found for a
     sentence does not depend on the other sentences, apart from rounding.
+
+    On a GPU one model is searched in slots of static shape, its step a replayed CUDA graph; what is found
+    is the same. Ensembles, models under autocast or observed by ``qknorm.nn`` diagnostics, and very long
+    sentences take the plain way.
 
     Args:
         models: one, or several of one vocabulary: the mean of their probabilities is searched.
@@ -52,21 +57,57 @@ def beam_search(
     waiting = [i for i, source in enumerate(sources) if source]
     done = len(sources) - len(waiting)
 
+    def settled(numbers: list[int], results: list[list[Hypothesis]]) -> None:
+        nonlocal done
+        for i, nbest in zip(numbers, results, strict=True):
+            found[i] = nbest
+        done += len(numbers)
+        if progress is not None and numbers:
+            progress(done, len(sources))
+
+    with ensemble.evaluating():
+        if _goes_static(ensemble) if _static is None else _static:
+            model = ensemble.models[0]
+            numbers = [i for i in waiting if fits(model, sources[i], settings)]
+            if numbers:
+                search_of(model).search(
+                    model,
+                    [sources[i] for i in numbers],
+                    settings,
+                    ensemble.producible(),
+                    lambda places, results: settled([numbers[place] for place in places], results),
+                )
+            waiting = sorted({*waiting} - {*numbers})
+        _search_plainly(ensemble, sources, waiting, settings, settled)
+    return _with_attention(ensemble.models[0], sources, found, settings) if need_weights else found
+
+
+def _goes_static(ensemble: Ensemble) -> bool:
+    """Whether the search can be a captured one."""
+    model = ensemble.models[0]
+    if len(ensemble.models) > 1 or ensemble.device.type != "cuda" or torch.is_autocast_enabled("cuda"):
+        return False
+    return not any(isinstance(m, MultiheadAttention) and m.observed for m in model.modules())
+
+
+def _search_plainly(
+    ensemble: Ensemble,
+    sources: Sequence[Sequence[int]],
+    waiting: list[int],
+    settings: SearchSettings,
+    settled: Callable[[list[int], list[list[Hypothesis]]], None],
+) -> None:
+    """Search for translations of the waiting ones of the sources, batch by batch."""
+
     def cost(count: int, longest: tuple[int, ...]) -> int:
         return count * settings.beam * (longest[0] + 1 + longest[0] + settings.max_extra)
 
-    with ensemble.evaluating():
-        for batch in by_length([(len(sources[i]),) for i in waiting], cost, settings.batch_tokens):
-            members = [waiting[j] for j in batch]
-            search = BatchSearch(ensemble, [sources[i] for i in members], settings)
-            while search.places:
-                settled = search.step()
-                for place, hypotheses in settled.items():
-                    found[members[place]] = hypotheses
-                done += len(settled)
-                if progress is not None and settled:
-                    progress(done, len(sources))
-    return _with_attention(ensemble.models[0], sources, found, settings) if need_weights else found
+    for batch in by_length([(len(sources[i]),) for i in waiting], cost, settings.batch_tokens):
+        members = [waiting[j] for j in batch]
+        search = BatchSearch(ensemble, [sources[i] for i in members], settings)
+        while search.places:
+            over = search.step()
+            settled([members[place] for place in over], list(over.values()))
 
 
 def _with_attention(
@@ -177,27 +218,3 @@ class BatchSearch:
         live = zip(self.ids[b, :, 1:].tolist(), self.log_probs[b].tolist(), strict=True)
         cut = [Hypothesis(ids, log_prob / factor, log_prob, finished=False) for ids, log_prob in live]
         return [hypothesis for hypothesis in cut if hypothesis.log_prob > -torch.inf][: self.settings.nbest]
-
-
-def best_continuations(scores: Tensor, offset: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The greatest ``count`` of scores (B, K, V) + offset (B, K) of each sentence, greatest first.
-
-    Returns (B, count) values, hypotheses and ids; fewer where K × V is less. Of equal values the one with
-    the lower hypothesis, then the lower id, comes first. The greatest ``count`` lie in the ``count``
-    blocks that have the greatest maxima, so only those are sorted.
-    """
-    B, K, V = scores.shape
-    whole = V // BLOCK * BLOCK
-    maxima = scores[:, :, :whole].view(B, K, whole // BLOCK, BLOCK).amax(dim=3)
-    if whole < V:
-        maxima = torch.cat([maxima, scores[:, :, whole:].amax(dim=2, keepdim=True)], dim=2)
-    blocks = maxima.size(2)
-    ranked = (maxima + offset[:, :, None]).flatten(1).sort(dim=1, descending=True, stable=True).indices
-    picked = ranked[:, :count].sort(dim=1).values  # in order of hypothesis and id, for the ties
-    hypotheses = (picked // blocks)[:, :, None].expand(-1, -1, BLOCK).flatten(1)
-    ids = ((picked % blocks * BLOCK)[:, :, None] + torch.arange(BLOCK, device=scores.device)).flatten(1)
-    flat = hypotheses * V + ids.clamp(max=V - 1)
-    values = scores.flatten(1).gather(1, flat) + offset.gather(1, hypotheses)
-    values = values.masked_fill(ids >= V, -torch.inf)
-    best = values.sort(dim=1, descending=True, stable=True).indices[:, : min(count, K * V)]
-    return values.gather(1, best), hypotheses.gather(1, best), ids.clamp(max=V - 1).gather(1, best)
