@@ -245,7 +245,7 @@ class Transformer(nn.Module):
         x = self.embedding(ids) + self.positions.at(state.sight.positions, state.room).unsqueeze(1)
         if self.languages is not None:
             x = x + self._language(1, ids.dim())
-        state.sight.look(x, state.source_room)
+        state.sight.mask(x, state.source_room)
         for layer, own, cross in zip(self.decoder, state.own, state.cross, strict=True):
             x = layer.slot_step(x, own, cross)  # type: ignore[operator]
         return F.linear(self.decoder_norm(x), state.table, state.bias)

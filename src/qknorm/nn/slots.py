@@ -9,7 +9,7 @@ S source positions there is room for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -23,22 +23,25 @@ if HAS_TRITON:
 
 @dataclass
 class Sight:
-    """What each hypothesis may look at; one for all layers."""
+    """What each hypothesis may look at in one step; the same for all layers."""
 
     positions: Tensor  # (B,) where the newest keys go; all before it may be looked at
     ancestors: Tensor  # (B, K, T) int32: the hypothesis whose key at a position is hypothesis k's own
     lengths: Tensor  # (B,) positions of the source
+    counts: Tensor = field(init=False)  # (B,) keys of each hypothesis, the newest included
     own_mask: Tensor | None = None  # (B, 1, K, T × K), added to the logits; the kernel needs none
     source_mask: Tensor | None = None  # (B, 1, 1, S)
 
-    def look(self, x: Tensor, source_room: int) -> None:
-        """Make the masks of this step, in the dtype of x, where the kernel does not take x."""
+    def __post_init__(self) -> None:
+        self.counts = self.positions + 1
+
+    def mask(self, x: Tensor, source_room: int) -> None:
+        """Make the masks, in the dtype of x, where the kernel does not take tensors like x."""
         if can_fuse(x):
-            self.own_mask = self.source_mask = None
             return
         B, K, T = self.ancestors.shape
         slots = torch.arange(K, device=x.device, dtype=torch.int32)
-        past = torch.arange(T, device=x.device) <= self.positions[:, None]  # (B, T)
+        past = torch.arange(T, device=x.device) < self.counts[:, None]  # (B, T)
         seen = (self.ancestors[..., None] == slots) & past[:, None, :, None]  # (B, K, T, K)
         self.own_mask = _added(seen.view(B, 1, K, T * K), x.dtype)
         there = torch.arange(source_room, device=x.device) < self.lengths[:, None]
@@ -60,8 +63,8 @@ class SlotSelfCache:
         self.keys.scatter_(2, at, k.transpose(1, 2).unsqueeze(2))
         self.values.scatter_(2, at, v.transpose(1, 2).unsqueeze(2))
         if self.sight.own_mask is None:
-            counts = self.sight.positions + 1
-            return fused_slot_attention(q, self.keys, self.values, self.sight.ancestors, counts, scale)
+            sight = self.sight
+            return fused_slot_attention(q, self.keys, self.values, sight.ancestors, sight.counts, scale)
         return _attend(q, self.keys.flatten(2, 3), self.values.flatten(2, 3), self.sight.own_mask, scale)
 
 

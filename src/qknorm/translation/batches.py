@@ -40,4 +40,9 @@ def by_length(
 def pad(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
     """Rows of ids as one (rows, longest) tensor, PAD at the end of the shorter ones."""
     longest = max(map(len, rows))
-    return torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows], device=device)
+    return send(torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows]), device)
+
+
+def send(x: Tensor, device: torch.device) -> Tensor:
+    """The same on the device, without waiting for what a GPU is doing."""
+    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x.to(device)

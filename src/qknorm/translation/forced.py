@@ -1,6 +1,6 @@
 """Scores of given translations.
 
-Axes: B sentences of a batch, T target positions, V subwords, R positions that are no padding.
+Axes: B sentences of a batch, T target positions, V subwords, R positions whose logits are computed at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qknorm.ids import BOS, EOS, PAD
+from qknorm.ids import BOS, EOS
 from qknorm.model import Transformer
 from qknorm.translation.batches import by_length, pad
 from qknorm.translation.ensemble import Ensemble, check_ids, check_pairs, widen
@@ -56,30 +56,31 @@ def force_score(
     scores = [ForcedScore(0.0, []) for _ in sources]
     asked = [i for i, pair in enumerate(zip(sources, targets, strict=True)) if any(pair)]
     lengths = [(len(targets[i]) + 1, len(sources[i]) + 1) for i in asked]
+    batches: list[tuple[list[int], Tensor]] = []
     with ensemble.evaluating():
         for batch in by_length(lengths, lambda count, longest: count * sum(longest), batch_tokens):
             members = [asked[j] for j in batch]
             source = pad([[*sources[i], EOS] for i in members], ensemble.device)
             target = pad([[BOS, *targets[i], EOS] for i in members], ensemble.device)
-            log_probs = _batch_log_probs(ensemble, source, target).tolist()
-            for i, row in zip(members, log_probs, strict=True):
-                tokens = row[: len(targets[i]) + 1]
-                scores[i] = ForcedScore(math.fsum(tokens), tokens)
+            batches.append((members, _batch_log_probs(ensemble, source, target)))
+    for members, log_probs in batches:  # read when all are under way: reading waits for a GPU
+        for i, row in zip(members, log_probs.tolist(), strict=True):
+            tokens = row[: len(targets[i]) + 1]
+            scores[i] = ForcedScore(math.fsum(tokens), tokens)
     return scores
 
 
 def _batch_log_probs(ensemble: Ensemble, source: Tensor, target: Tensor) -> Tensor:
-    """(B, T − 1) log-probabilities of the target's subwords after the first; 0 at padding."""
+    """(B, T − 1) log-probabilities of the target's subwords after the first; at padding they mean nothing."""
     given, asked = target[:, :-1], target[:, 1:]
-    real = asked != PAD  # (B, T - 1)
     each = []
     for model in ensemble.models:
         memory, padding = model.encode(source)
-        hidden = model.decode(given, memory, padding)[real]  # (R, E)
-        parts = zip(torch.split(hidden, ROWS), torch.split(asked[real], ROWS), strict=True)
+        hidden = model.decode(given, memory, padding).flatten(0, 1)
+        parts = zip(torch.split(hidden, ROWS), torch.split(asked.flatten(), ROWS), strict=True)
         each.append(torch.cat([_log_probs_of(ids, model.logits(h)) for h, ids in parts]))
     mean = torch.logsumexp(torch.stack(each), dim=0) - math.log(len(each))
-    return mean.new_zeros(asked.shape).masked_scatter(real, mean)
+    return mean.view(asked.shape)
 
 
 def _log_probs_of(ids: Tensor, logits: Tensor) -> Tensor:

@@ -8,8 +8,6 @@ Axes: B slots (a sentence each), K hypotheses of a sentence, T target positions 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -17,10 +15,11 @@ from qknorm.ids import BOS, EOS, PAD
 from qknorm.model import Transformer
 from qknorm.model.transformer import SlotState
 from qknorm.nn.slots import Sight, SlotCrossCache, SlotSelfCache
-from qknorm.translation.batches import pad
+from qknorm.translation.batches import send
 from qknorm.translation.continuations import best_continuations
 from qknorm.translation.ensemble import widen
 from qknorm.translation.hypothesis import Hypothesis, SearchSettings
+from qknorm.translation.waiting import Encoded
 
 Storage = list[tuple[Tensor, Tensor, Tensor, Tensor]]
 """Of each layer, flat: own keys and values, the source's keys and values."""
@@ -83,16 +82,11 @@ class Slots:
         self.factors.copy_(torch.tensor(factors, dtype=torch.float64))
         self.over.fill_(True)
 
-    def fill(
-        self, model: Transformer, count: int, slots: list[int], sources: Sequence[Sequence[int]]
-    ) -> None:
+    def fill(self, count: int, slots: list[int], encoded: Encoded) -> None:
         """Begin new sentences in these of the first ``count`` slots."""
-        device = self.position.device
-        memory, _ = model.encode(pad([[*source, EOS] for source in sources], device))
-        lengths = [len(source) for source in sources]
-        rows, n = torch.tensor([slots, lengths]).to(device)
-        for layer, cache in zip(model.decoder, self.state(count).cross, strict=True):
-            cache.fill(rows, *layer.cross_attn.keys_and_values(memory))  # type: ignore[operator, union-attr]
+        rows, n = send(torch.tensor([slots, encoded.lengths]), self.position.device)
+        for (k, v), cache in zip(encoded.layers, self.state(count).cross, strict=True):
+            cache.fill(rows, k, v)
         self.lengths[rows] = n + 1
         self.limit[rows] = n + self.settings.max_extra
         self.position.index_fill_(0, rows, 0)
@@ -105,7 +99,7 @@ class Slots:
 
     def move(self, count: int, origin: list[int], target: list[int]) -> None:
         """Bring the sentences of some of the first ``count`` slots into others."""
-        rows, to = torch.tensor([origin, target]).to(self.position.device)
+        rows, to = send(torch.tensor([origin, target]), self.position.device)
         state = self.state(count)
         caches = [x for own in state.own for x in (own.keys, own.values)]
         caches += [x for cross in state.cross for x in (cross.keys, cross.values)]
@@ -184,7 +178,7 @@ class Slots:
 
     def results(self, slots: list[int]) -> list[list[Hypothesis]]:
         """The best finished hypotheses of these slots; where none has finished, the best live ones."""
-        rows = torch.tensor(slots).to(self.position.device)
+        rows = send(torch.tensor(slots), self.position.device)
         nbest = self.settings.nbest
         none = self.found_score[rows, :1] == -torch.inf
         length = torch.where(none, self.position[rows, None], self.found_length[rows])[:, :nbest]

@@ -18,6 +18,7 @@ from torch import Tensor
 from qknorm.model import Transformer
 from qknorm.translation.hypothesis import Hypothesis, SearchSettings
 from qknorm.translation.slots import Slots, Storage
+from qknorm.translation.waiting import Waiting
 
 MOST_SLOTS, FEWEST_SLOTS = 256, 4
 SHRINK = 4
@@ -97,18 +98,20 @@ class StaticSearch:
         settled: Settled,
     ) -> None:
         """Search all sources in ``count`` slots, fewer towards the end."""
-        waiting = list(range(len(sources)))
+        waiting = Waiting(model, sources)
         held: dict[int, int] = {}  # slot to sentence
         while waiting or held:
             free = [slot for slot in range(count) if slot not in held]
-            taken, waiting = waiting[: len(free)], waiting[len(free) :]
-            if taken:
-                slots.fill(model, count, free[: len(taken)], [sources[i] for i in taken])
+            while free and waiting:
+                taken, encoded = waiting.take(len(free))
+                slots.fill(count, free[: len(taken)], encoded)
                 held.update(zip(free, taken, strict=False))
+                free = free[len(taken) :]
             done: list[int] = []
             while len(done) < min(max(1, count // 8), len(held)):  # a few at a time are worth the trouble
                 for _ in range(CHECK_EVERY):
                     self._step(model, slots, shape, count)
+                waiting.encode(max(1, count // 4))  # while the device is busy
                 over = slots.over[:count].tolist()
                 done = [slot for slot in held if over[slot]]
             settled([names[held[slot]] for slot in done], slots.results(done))
