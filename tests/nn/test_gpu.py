@@ -7,6 +7,7 @@ from qknorm.model import ModelSettings, Transformer
 from qknorm.nn import MultiheadAttention, Packing, qk_norm_attention
 from qknorm.nn.functional import plain_heads
 from qknorm.nn.heads import can_fuse, normalized_heads
+from qknorm.nn.slots import Sight, SlotCrossCache, SlotSelfCache
 from support.compare import error
 
 pytestmark = pytest.mark.gpu
@@ -220,3 +221,29 @@ def test_the_model_packed_is_padded(dtype):
     ]
     for a, b in zip(*grads, strict=True):
         assert error(a, b) < (1e-3 if dtype == torch.float32 else 1e-1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("slots", "beam", "heads", "width"), [(3, 4, 8, 64), (1, 1, 2, 8), (5, 5, 3, 48), (256, 4, 8, 64)]
+)
+def test_fused_slot_attention_is_the_masked_one(dtype, slots, beam, heads, width):
+    room, source_room = 112, 64
+    rng = torch.Generator().manual_seed(0)
+    positions = torch.randint(0, room, (slots,), generator=rng)
+    positions[0] = 0
+    ancestors = torch.randint(0, beam, (slots, beam, room), generator=rng, dtype=torch.int32)
+    lengths = torch.randint(1, source_room + 1, (slots,), generator=rng)
+    sight = Sight(positions.to(CUDA), ancestors.to(CUDA), lengths.to(CUDA))
+    masks = Sight(positions, ancestors, lengths)
+    new = [torch.randn(slots, beam, heads, width, generator=rng).to(dtype) for _ in "qkv"]
+    own = [torch.randn(slots, heads, room, beam, width, generator=rng).to(dtype) for _ in "kv"]
+    source = [torch.randn(slots, heads, source_room, width, generator=rng).to(dtype) for _ in "kv"]
+    masks.mask(torch.empty(0, dtype=torch.float64), source_room)
+    close = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}[dtype]
+    fused = SlotSelfCache(*(x.to(CUDA) for x in own), sight).attend(*(x.to(CUDA) for x in new), 0.3)
+    plain = SlotSelfCache(*(x.double() for x in own), masks).attend(*(x.double() for x in new), 0.3)
+    assert error(fused, plain) < close
+    fused = SlotCrossCache(*(x.to(CUDA) for x in source), sight).attend(new[0].to(CUDA), 0.3)
+    plain = SlotCrossCache(*(x.double() for x in source), masks).attend(new[0].double(), 0.3)
+    assert error(fused, plain) < close
