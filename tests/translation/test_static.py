@@ -136,15 +136,19 @@ def test_ties_go_to_the_lower_id():
         same(model, [[5], [6, 7]], SearchSettings(beam=3, nbest=3, max_extra=2, length_penalty=penalty))
 
 
-def test_long_sentences_go_the_plain_way(monkeypatch):
+def test_what_has_no_room_goes_the_plain_way():
     model = small_model(0, dtype=torch.float32)
     with torch.no_grad():
         model.embedding.bias[EOS] += 3  # for the test to be short, its translation must be
     long = [4 + i % 8 for i in range(1500)]
     same(model, [SOURCES[0], long, *SOURCES[1:]], SearchSettings())
-    assert not static.fits(model, long, SearchSettings())
-    assert not static.fits(model, [5], SearchSettings(max_extra=5000))
-    assert not static.fits(model, [5], SearchSettings(batch_tokens=10))
+    search = static.search_of(model)
+    assert search.fits(model, [5], SearchSettings())
+    assert not search.fits(model, long, SearchSettings())
+    assert not search.fits(model, [5], SearchSettings(max_extra=5000))
+    assert not search.fits(model, [5], SearchSettings(batch_tokens=10))
+    search.affordable = 1000
+    assert not search.fits(model, [5], SearchSettings())
     same(model, SOURCES, SearchSettings(batch_tokens=10))
 
 

@@ -19,7 +19,7 @@ from qknorm.translation.batches import by_length, pad
 from qknorm.translation.continuations import best_continuations
 from qknorm.translation.ensemble import Ensemble, check_ids
 from qknorm.translation.hypothesis import Finished, Hypothesis, SearchSettings
-from qknorm.translation.static import fits, search_of
+from qknorm.translation.static import search_of
 
 
 def beam_search(
@@ -67,10 +67,10 @@ def beam_search(
 
     with ensemble.evaluating():
         if _goes_static(ensemble) if _static is None else _static:
-            model = ensemble.models[0]
-            numbers = [i for i in waiting if fits(model, sources[i], settings)]
+            model, search = ensemble.models[0], search_of(ensemble.models[0])
+            numbers = [i for i in waiting if search.fits(model, sources[i], settings)]
             if numbers:
-                search_of(model).search(
+                search.search(
                     model,
                     [sources[i] for i in numbers],
                     settings,

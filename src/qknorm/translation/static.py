@@ -7,6 +7,7 @@ given to the next sentences, and when none are waiting, the rest move together i
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,14 +31,14 @@ SOURCE_ROOMS = (32, 64, 128, 256, 512, 1024)
 MOST_ROOM = 1280
 """Target positions above which a sentence is left to the plain search."""
 TOKENS = 16
-"""Subwords kept for each of ``batch_tokens``: a GPU needs many at a time to be busy."""
+"""Subwords kept for each of ``batch_tokens``, memory allowing: a GPU needs many at a time to be busy."""
 MOST_SCORES = 2**26
 """Bound on slots × beam × subwords of the vocabulary: the scores of one step."""
 MOST_SHAPES = 24
 """Shapes of slots, with their graphs, that are remembered."""
 
-Shape = tuple[int, int, int, int, int, int]
-"""beam, nbest, vocabulary, most slots, room, source room."""
+Shape = tuple[int, int, int, int, int]
+"""beam, nbest, most slots, room, source room."""
 Settled = Callable[[list[int], list[list[Hypothesis]]], None]
 
 
@@ -48,7 +49,8 @@ class StaticSearch:
     device or dtype), everything is made anew. One search runs at a time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, model: Transformer) -> None:
+        self.affordable = _affordable(model)
         self.lock = threading.Lock()
         self.storage: Storage = []
         self.slots: dict[Shape, Slots] = {}
@@ -82,10 +84,19 @@ class StaticSearch:
             counts = {room: self._count(model, settings, room, len(group)) for room, group in groups.items()}
             self._make_room(model, settings, counts)
             for room, group in groups.items():
-                shape = _shape(model, settings, room)
+                shape = self._shape(model, settings, room)
                 slots = self._slots(model, settings, shape)
                 slots.prepare(model, settings, producible)
                 self._run(model, slots, shape, counts[room], [sources[i] for i in group], group, settled)
+
+    def fits(self, model: Transformer, source: Sequence[int], settings: SearchSettings) -> bool:
+        """Whether there is room for a sentence; a very long one is left to the plain search."""
+        if not source or len(source) + 1 > SOURCE_ROOMS[-1]:
+            return False
+        room = source_room(len(source))
+        if target_room(room, settings) > MOST_ROOM:
+            return False
+        return self.most_slots(model, settings, room) >= FEWEST_SLOTS
 
     def _run(
         self,
@@ -161,11 +172,26 @@ class StaticSearch:
             own, source = max(own, self.storage[0][0].numel()), max(source, self.storage[0][2].numel())
         self.slots.clear()
         self.graphs.clear()
+        self._stream = self._pool = None  # of the device there was; and a pool must not outlive its graphs
         self.storage = []
         self.addresses = addresses
         for _ in model.decoder:  # zeros, for what is masked is still multiplied, by 0
             k, v = weight.new_zeros(own), weight.new_zeros(own)
             self.storage.append((k, v, weight.new_zeros(source), weight.new_zeros(source)))
+
+    def most_slots(self, model: Transformer, settings: SearchSettings, room: int) -> int:
+        """How many sentences with this room for the source are searched at a time: a power of two, or 0."""
+        tokens = settings.beam * target_room(room, settings) + room
+        bound = min(
+            min(settings.batch_tokens * TOKENS, self.affordable) // tokens,
+            MOST_SCORES // (settings.beam * model.embedding.num_embeddings),
+            MOST_SLOTS,
+        )
+        return 1 << (bound.bit_length() - 1) if bound else 0
+
+    def _shape(self, model: Transformer, settings: SearchSettings, room: int) -> Shape:
+        most, target = self.most_slots(model, settings, room), target_room(room, settings)
+        return settings.beam, settings.nbest, most, target, room
 
     def _slots(self, model: Transformer, settings: SearchSettings, shape: Shape) -> Slots:
         if shape not in self.slots:
@@ -175,7 +201,7 @@ class StaticSearch:
 
     def _count(self, model: Transformer, settings: SearchSettings, room: int, sentences: int) -> int:
         """Slots to begin with: as few as the sentences need, of the numbers that shrinking would reach."""
-        count = most_slots(model, settings, room)
+        count = self.most_slots(model, settings, room)
         while count // SHRINK >= max(sentences, FEWEST_SLOTS):
             count //= SHRINK
         return count
@@ -186,15 +212,9 @@ _SEARCHES: WeakKeyDictionary[Transformer, StaticSearch] = WeakKeyDictionary()
 
 def search_of(model: Transformer) -> StaticSearch:
     """The one search of this model; it lives as long as the model."""
-    return _SEARCHES.setdefault(model, StaticSearch())
-
-
-def fits(model: Transformer, source: Sequence[int], settings: SearchSettings) -> bool:
-    """Whether slots have room for a sentence; a very long one is left to the plain search."""
-    if not source or len(source) + 1 > SOURCE_ROOMS[-1]:
-        return False
-    room = source_room(len(source))
-    return target_room(room, settings) <= MOST_ROOM and most_slots(model, settings, room) >= FEWEST_SLOTS
+    if model not in _SEARCHES:
+        _SEARCHES[model] = StaticSearch(model)
+    return _SEARCHES[model]
 
 
 def source_room(length: int) -> int:
@@ -207,20 +227,14 @@ def target_room(room: int, settings: SearchSettings) -> int:
     return -(-(room + settings.max_extra + 2) // 16) * 16
 
 
-def most_slots(model: Transformer, settings: SearchSettings, room: int) -> int:
-    """How many sentences with this room for the source are searched at a time: a power of two, or 0."""
-    tokens = settings.beam * target_room(room, settings) + room
-    bound = min(
-        settings.batch_tokens * TOKENS // tokens,
-        MOST_SCORES // (settings.beam * model.embedding.num_embeddings),
-        MOST_SLOTS,
-    )
-    return 1 << (bound.bit_length() - 1) if bound else 0
-
-
-def _shape(model: Transformer, settings: SearchSettings, room: int) -> Shape:
-    most, target = most_slots(model, settings, room), target_room(room, settings)
-    return settings.beam, settings.nbest, model.embedding.num_embeddings, most, target, room
+def _affordable(model: Transformer) -> int:
+    """Subwords whose keys and values half the free memory of the model's GPU would hold."""
+    weight = model.embedding.weight
+    if not weight.is_cuda:
+        return sys.maxsize
+    free = torch.cuda.mem_get_info(weight.device)[0]
+    free += torch.cuda.memory_reserved(weight.device) - torch.cuda.memory_allocated(weight.device)
+    return free // 2 // (2 * len(model.decoder) * model.settings.d_model * weight.element_size())
 
 
 def _moved_together(slots: Slots, held: dict[int, int], count: int) -> dict[int, int]:
