@@ -232,7 +232,9 @@ def test_fused_slot_attention_is_the_masked_one(dtype, slots, beam, heads, width
     rng = torch.Generator().manual_seed(0)
     positions = torch.randint(0, room, (slots,), generator=rng)
     positions[0] = 0
+    newest = torch.arange(beam, dtype=torch.int32).view(1, beam, 1).expand(slots, beam, 1)
     ancestors = torch.randint(0, beam, (slots, beam, room), generator=rng, dtype=torch.int32)
+    ancestors.scatter_(2, positions.view(-1, 1, 1).expand(slots, beam, 1), newest)
     lengths = torch.randint(1, source_room + 1, (slots,), generator=rng)
     sight = Sight(positions.to(CUDA), ancestors.to(CUDA), lengths.to(CUDA))
     masks = Sight(positions, ancestors, lengths)
@@ -241,9 +243,12 @@ def test_fused_slot_attention_is_the_masked_one(dtype, slots, beam, heads, width
     source = [torch.randn(slots, heads, source_room, width, generator=rng).to(dtype) for _ in "kv"]
     masks.mask(torch.empty(0, dtype=torch.float64), source_room)
     close = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}[dtype]
-    fused = SlotSelfCache(*(x.to(CUDA) for x in own), sight).attend(*(x.to(CUDA) for x in new), 0.3)
-    plain = SlotSelfCache(*(x.double() for x in own), masks).attend(*(x.double() for x in new), 0.3)
-    assert error(fused, plain) < close
+    cache = SlotSelfCache(*(x.to(CUDA) for x in own), sight)
+    twin = SlotSelfCache(*(x.double() for x in own), masks)
+    fused = cache.attend(*(x.to(CUDA) for x in new), 0.3)
+    assert error(fused, twin.attend(*(x.double() for x in new), 0.3)) < close
+    assert torch.equal(cache.keys.cpu().double(), twin.keys)
+    assert torch.equal(cache.values.cpu().double(), twin.values)
     fused = SlotCrossCache(*(x.to(CUDA) for x in source), sight).attend(new[0].to(CUDA), 0.3)
     plain = SlotCrossCache(*(x.double() for x in source), masks).attend(new[0].double(), 0.3)
     assert error(fused, plain) < close

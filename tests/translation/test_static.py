@@ -6,6 +6,7 @@ import random
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from qknorm.ids import BOS, EOS, PAD
 from qknorm.translation import SearchSettings, beam_search, static
@@ -216,3 +217,14 @@ def test_another_precision_follows_the_weights(_static):
     assert twin(model, torch.bfloat16) is half
     own = beam_search(model, sources, settings, dtype=torch.float32)
     assert own == beam_search(model, sources, settings)
+
+
+def test_a_step_looks_at_no_value():
+    """What a capture needs: operations and shapes do not depend on what the tensors hold."""
+    model = small_model(0)
+    beam_search(model, SOURCES, _static=True)
+    (slots,) = static.search_of(model).slots.values()
+    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
+        with pytest.raises(DataDependentOutputException):
+            bool((~slots.over).any())  # so a step that looked would be found out
+        slots.step(model, 4)

@@ -9,7 +9,7 @@ S source positions there is room for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -18,22 +18,18 @@ from torch import Tensor
 from qknorm.nn.heads import FUSED_DTYPES, HAS_TRITON
 
 if HAS_TRITON:
-    from qknorm.nn.slot_kernels import fused_slot_attention
+    from qknorm.nn.slot_kernels import fused_cross_attention, fused_own_attention
 
 
 @dataclass
 class Sight:
     """What each hypothesis may look at in one step; the same for all layers."""
 
-    positions: Tensor  # (B,) where the newest keys go; all before it may be looked at
+    positions: Tensor  # (B,) where the newest keys go; all up to it may be looked at
     ancestors: Tensor  # (B, K, T) int32: the hypothesis whose key at a position is hypothesis k's own
     lengths: Tensor  # (B,) positions of the source
-    counts: Tensor = field(init=False)  # (B,) keys of each hypothesis, the newest included
     own_mask: Tensor | None = None  # (B, 1, K, T × K), added to the logits; the kernel needs none
     source_mask: Tensor | None = None  # (B, 1, 1, S)
-
-    def __post_init__(self) -> None:
-        self.counts = self.positions + 1
 
     def mask(self, x: Tensor, source_room: int) -> None:
         """Make the masks, in the dtype of x, where the kernel does not take tensors like x."""
@@ -41,7 +37,7 @@ class Sight:
             return
         B, K, T = self.ancestors.shape
         slots = torch.arange(K, device=x.device, dtype=torch.int32)
-        past = torch.arange(T, device=x.device) < self.counts[:, None]  # (B, T)
+        past = torch.arange(T, device=x.device) <= self.positions[:, None]  # (B, T)
         seen = (self.ancestors[..., None] == slots) & past[:, None, :, None]  # (B, K, T, K)
         self.own_mask = _added(seen.view(B, 1, K, T * K), x.dtype)
         there = torch.arange(source_room, device=x.device) < self.lengths[:, None]
@@ -58,14 +54,16 @@ class SlotSelfCache:
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Write the newest keys and values, then look; q, k, v and the result are (B, K, H, D)."""
+        sight = self.sight
+        if sight.own_mask is None:
+            return fused_own_attention(
+                q, k, v, self.keys, self.values, sight.ancestors, sight.positions, scale
+            )
         B, K, H, D = k.shape
-        at = self.sight.positions.view(B, 1, 1, 1, 1).expand(B, H, 1, K, D)
+        at = sight.positions.view(B, 1, 1, 1, 1).expand(B, H, 1, K, D)
         self.keys.scatter_(2, at, k.transpose(1, 2).unsqueeze(2))
         self.values.scatter_(2, at, v.transpose(1, 2).unsqueeze(2))
-        if self.sight.own_mask is None:
-            sight = self.sight
-            return fused_slot_attention(q, self.keys, self.values, sight.ancestors, sight.counts, scale)
-        return _attend(q, self.keys.flatten(2, 3), self.values.flatten(2, 3), self.sight.own_mask, scale)
+        return _attend(q, self.keys.flatten(2, 3), self.values.flatten(2, 3), sight.own_mask, scale)
 
 
 @dataclass
@@ -84,7 +82,7 @@ class SlotCrossCache:
     def attend(self, q: Tensor, scale: float) -> Tensor:
         """(B, K, H, D) queries to outputs."""
         if self.sight.source_mask is None:
-            return fused_slot_attention(q, self.keys, self.values, None, self.sight.lengths, scale)
+            return fused_cross_attention(q, self.keys, self.values, self.sight.lengths, scale)
         return _attend(q, self.keys, self.values, self.sight.source_mask, scale)
 
 
