@@ -176,7 +176,7 @@ class DecodingSettings(Settings):
     max_extra: Natural = 50
     """A translation has at most this many subwords more than its source, its EOS counted."""
     batch_tokens: Count = 8192
-    """Bound on memory: sentences × beam × longest (source + target) of a batch; on a GPU, a 16th of it."""
+    """Bound on memory: sentences × beam × longest (source + target) of a batch; on a GPU 16 times as much."""
 
 
 class Recipe(Settings):
