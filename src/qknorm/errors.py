@@ -6,3 +6,7 @@ class UserError(Exception):
 
     Commands print it without a traceback and end with exit code 2.
     """
+
+
+class LostWorkerError(UserError):
+    """Another process of this command has ended or cannot be reached."""

@@ -61,7 +61,7 @@ def test_rows_are_the_sentences(lengths: Lengths) -> None:
         assert batch.target_in.tolist() == [[BOS, *t] + [PAD] * (wide - len(t) - 1) for _, t in expected]
         assert batch.target_out.tolist() == [[*t, EOS] + [PAD] * (wide - len(t) - 1) for _, t in expected]
         assert batch.source_tokens == sum(len(s) + 1 for s, _ in expected)
-        assert batch.target_tokens == sum(len(t) + 1 for _, t in expected)
+        assert batch.target_tokens == sum(len(t) + 1 for _, t in expected) == batches.target_tokens[number]
         assert {array.dtype for array in batch[:4]} == {np.dtype(np.int64)}  # type: ignore[union-attr]
 
 

@@ -52,7 +52,16 @@ def run_steps(
         step = Step(model, settings, device, averaging)
     else:
         compiles = kind != "flat"
-        step = CapturedStep(model, settings, device, averaging, Room.of(batches), said.append, compiles)
+        step = CapturedStep(
+            model,
+            settings,
+            device,
+            averaging,
+            None,
+            Room.of(batches.corpus, batches.budget),
+            said.append,
+            compiles,
+        )
     step.prepare(batches.largest())
     found = []
     order = batches.pass_order(0)
@@ -78,7 +87,7 @@ def assert_same(a: list[Outcome], b: list[Outcome], tolerance: float) -> None:
 
 def test_flat_buffers_hold_every_batch() -> None:
     batches = some_batches()
-    room = Room.of(batches)
+    room = Room.of(batches.corpus, batches.budget)
     for number in range(len(batches)):
         batch = batches.batch(number)
         flat = np.full(room.size, -7, np.int32)
@@ -122,7 +131,9 @@ def test_preparing_changes_nothing() -> None:
     averaging = Averaging(settings, model)
     random = torch.get_rng_state()
     batches = some_batches()
-    step = CapturedStep(model, settings, CPU, averaging, Room.of(batches), print, compiles=False)
+    step = CapturedStep(
+        model, settings, CPU, averaging, None, Room.of(batches.corpus, batches.budget), print, compiles=False
+    )
     step.prepare(batches.largest())
     assert torch.equal(torch.get_rng_state(), random)
     for name, p in model.named_parameters():
@@ -138,7 +149,14 @@ def test_an_update_that_is_not_finite_changes_nothing() -> None:
     model = a_model()
     batches = some_batches()
     step = CapturedStep(
-        model, settings, CPU, Averaging(settings, model), Room.of(batches), print, compiles=False
+        model,
+        settings,
+        CPU,
+        Averaging(settings, model),
+        None,
+        Room.of(batches.corpus, batches.budget),
+        print,
+        compiles=False,
     )
     step.prepare(batches.largest())
     step.update([batches.batch(0)], 1e-3, 1)
@@ -166,7 +184,15 @@ def test_a_compiler_that_fails_is_named_and_done_without(monkeypatch: pytest.Mon
         raise RuntimeError("no compiler\nhere")
 
     monkeypatch.setattr(torch, "compile", refuse)
-    step = CapturedStep(model, settings, CPU, Averaging(settings, model), Room.of(batches), said.append)
+    step = CapturedStep(
+        model,
+        settings,
+        CPU,
+        Averaging(settings, model),
+        None,
+        Room.of(batches.corpus, batches.budget),
+        said.append,
+    )
     step.prepare(batches.largest())
     step.update([batches.batch(0)], 1e-3, 1)
     assert said == ["Training goes on without the compiler, which failed: RuntimeError: no compiler"]
@@ -196,7 +222,15 @@ def test_dropout_differs_between_replays() -> None:
     device = torch.device("cuda", 0)
     model = a_model(dropout=0.3, attention_dropout=0.3, ff_dropout=0.3, word_dropout=0.1).to(device)
     batches = some_batches()
-    step = CapturedStep(model, settings, device, Averaging(settings, model), Room.of(batches), print)
+    step = CapturedStep(
+        model,
+        settings,
+        device,
+        Averaging(settings, model),
+        None,
+        Room.of(batches.corpus, batches.budget),
+        print,
+    )
     step.prepare(batches.largest())
     for number in range(1, 9):
         step.update([batches.batch(0)], 0.0, number)

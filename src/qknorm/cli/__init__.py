@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from typing import NoReturn
 
-from qknorm.errors import UserError
+from qknorm.errors import LostWorkerError, UserError
 
 
 def main() -> None:
@@ -17,6 +18,9 @@ def main() -> None:
         from qknorm.cli.app import app
 
         app(prog_name="qknorm")
+    except LostWorkerError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        os._exit(2)  # what libraries do at the end of a process would wait for the lost one
     except UserError as error:
         _fail(str(error))
     except ModuleNotFoundError as error:

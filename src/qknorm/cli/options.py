@@ -24,7 +24,12 @@ RecipeFile = Annotated[
 ]
 RunFolder = Annotated[
     Path | None,
-    typer.Option("--run", metavar="DIR", help="Run folder to make or go on with; runs/NAME if not given."),
+    typer.Option(
+        "--run",
+        "--run-folder",  # torchrun takes --run, wherever it stands, for its own --run-path
+        metavar="DIR",
+        help="Run folder to make or go on with; runs/NAME if not given. Under torchrun: --run-folder.",
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,

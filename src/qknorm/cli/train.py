@@ -39,19 +39,27 @@ def train(
       qknorm train --source train.gl --target train.en --run runs/gl-en
       qknorm train recipes/paper/gl-en.yaml --set training.seed=2 --run runs/gl-en-2
       qknorm train --run runs/gl-en
+      torchrun --nproc-per-node=8 -m qknorm train --run-folder runs/gl-en
     """
     from qknorm.training import train as train_model
+    from qknorm.workers import Workers
 
-    progress = Progress()
-    device = options.check_device(device)
     files = _files(source, target, dev_source, dev_target, test_source, test_target)
-    recipe, folder = choose_recipe(recipe_file, files, subwords, run, overrides or [], progress)
-    progress.note(f"Run folder: {folder}")
-    trained = train_model(recipe, folder, device=device, progress=progress)
+    with Workers.start(options.check_device(device)) as workers:
+        progress = Progress(quiet=not workers.first)
+        with workers.first_alone():
+            recipe, folder = choose_recipe(recipe_file, files, subwords, run, overrides or [], progress)
+        progress.note(f"Run folder: {folder}")
+        trained = train_model(recipe, folder, progress=progress, workers=workers)
     if trained.interrupted:
         raise typer.Exit(130)
-    for split, scores in (trained.scores or {}).items():
-        print(f"{split}: {_figures(scores)}")
+    if workers.first:
+        _say_end(trained.scores or {}, folder)
+
+
+def _say_end(scores: dict[str, Any], folder: Path) -> None:
+    for split, figures in scores.items():
+        print(f"{split}: {_figures(figures)}")
     print(f"Translate with: qknorm translate {shlex.quote(str(folder))} FILE")
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from qknorm.cli import options
+from qknorm.errors import UserError
 
 
 def _finite(value: float | None) -> float | None:
@@ -61,21 +62,26 @@ def translate(
       qknorm translate runs/gl-en news.gl --beam 8 > news.en
       qknorm translate runs/gl-en news.gl --nbest 4
       qknorm translate runs/gl-en --ensemble runs/gl-en-2 < news.gl
+      torchrun --nproc-per-node=8 -m qknorm translate runs/gl-en news.gl > news.en
     """
     from qknorm.data import line_groups, lines
     from qknorm.translation.translator import CHUNK, Translator
+    from qknorm.workers import Workers
 
-    translator = Translator.load([run, *(ensemble or [])], options.check_device(device))
-    search = beam, length_penalty, nbest or 1, batch_tokens
-    if file is None:
-        found = translator.stream_groups(line_groups(sys.stdin.fileno(), CHUNK), *search)
-    else:
-        found = translator.stream(lines(file), *search)
-    with_columns = scores or nbest is not None
-    for number, translations in enumerate(found, 1):
-        rows = [(each.score, each.text) for each in translations] or [(0.0, "")]
-        for score, line in rows:
-            _write(f"{number}\t{score:.6f}\t{line}" if with_columns else line)
+    with Workers.start(options.check_device(device)) as workers:
+        if file is None and workers.size > 1:
+            raise UserError("Several processes cannot share standard input; name a FILE to translate.")
+        translator = Translator.load([run, *(ensemble or [])], workers.device)
+        search = beam, length_penalty, nbest or 1, batch_tokens
+        if file is None:
+            found = translator.stream_groups(line_groups(sys.stdin.fileno(), CHUNK), *search)
+        else:
+            found = translator.stream(lines(file), *search, workers=workers)
+        with_columns = scores or nbest is not None
+        for number, translations in enumerate(found, 1):
+            rows = [(each.score, each.text) for each in translations] or [(0.0, "")]
+            for score, line in rows if workers.first else []:
+                _write(f"{number}\t{score:.6f}\t{line}" if with_columns else line)
 
 
 def _write(line: str) -> None:

@@ -4,6 +4,7 @@ Axes: B sentences, S source positions, T target positions.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -73,6 +74,13 @@ class Batches:
     def __len__(self) -> int:
         return len(self._cuts) - 1
 
+    @cached_property
+    def target_tokens(self) -> Rows:
+        """(batches,) the target tokens of each, EOS included."""
+        lengths = self.corpus.target.lengths[self._order] + 1
+        starts = self._cuts[:-1]
+        return np.add.reduceat(lengths, starts) if len(starts) else starts
+
     def pass_order(self, pass_number: int) -> Rows:
         """The numbers of all batches in the order of this pass, from the seed and the pass alone."""
         return np.random.default_rng([self.seed, pass_number]).permutation(len(self))
@@ -112,10 +120,6 @@ class Batches:
         source, target = self.corpus.source.lengths + 1, self.corpus.target.lengths + 1
         cells = self._cells(source[self._order]) + self._cells(target[self._order])
         return self.batch(int(cells.argmax()))
-
-    def most_sentences(self) -> int:
-        """Sentences of the batch that has the most."""
-        return int(np.diff(self._cuts).max(initial=0))
 
     def _cells(self, lengths: Rows) -> Rows:
         """Sentences × longest of each batch, for lengths in the order of the batches."""

@@ -26,6 +26,7 @@ from qknorm.training.averaging import Averaging
 from qknorm.training.inputs import Inputs, Room
 from qknorm.training.regions import Regions, compiled
 from qknorm.training.step import Outcome, Step
+from qknorm.workers import Workers
 
 KEPT = 128
 """Outcomes that collect on the device before they are read."""
@@ -58,13 +59,14 @@ class CapturedStep(Step):
         settings: TrainingSettings,
         device: torch.device,
         averaging: Averaging,
+        workers: Workers | None,
         room: Room,
         say: Callable[[str], None],
         compiles: bool = True,
         cache: Path | None = None,
     ) -> None:
         averaging.join()
-        super().__init__(model, settings, device, averaging)
+        super().__init__(model, settings, device, averaging, workers)
         self.room = room
         self.say = say
         self.compiles = compiles
@@ -89,7 +91,8 @@ class CapturedStep(Step):
 
     @property
     def accumulates(self) -> bool:
-        return self.settings.accumulate > 1
+        """Whether an update may have several batches, and so two parts."""
+        return self.settings.accumulate > 1 or self.workers.size > 1
 
     def prepare(self, largest: Batch) -> None:
         """Compile, capture, and so try the largest batch there can be. Weights and state stay as they are."""
@@ -119,14 +122,20 @@ class CapturedStep(Step):
         self._dry.zero_()
 
     def update(self, batches: Sequence[Batch], rate: float, step: int) -> None:
-        tokens = sum(batch.target_tokens for batch in batches)
+        tokens = joined = sum(batch.target_tokens for batch in batches)
         weight = self.averaging.weight(step)
         for batch in batches:
             self._send(batch, rate, tokens, weight)
             self._take()
+        if self.workers.size > 1:
+            if not batches:
+                self._send(None, rate, 1, weight)
+            joined = int(self.workers.total(tokens)[0])
+            self.workers.mean_gradients(self._gradients, tokens / joined)
+            self.workers.add_up(self._sums)
         self._end()
         self.kept[len(self._waiting)].copy_(self._outcome)
-        self._waiting.append((step, rate, tokens))
+        self._waiting.append((step, rate, joined))
         if len(self._waiting) == KEPT:
             self._read()
 
@@ -149,14 +158,15 @@ class CapturedStep(Step):
         self.room.pack(batch, flat)
         return self.room.unpack(torch.from_numpy(flat).to(self.device))
 
-    def _send(self, batch: Batch, rate: float, tokens: int, weight: float) -> None:
+    def _send(self, batch: Batch | None, rate: float, tokens: int, weight: float) -> None:
         """Start copying a batch, and the numbers that go with it, to the device."""
         turn = self._sent % BLOCKS
         self._sent += 1
         host = self._hosts[turn]
         if self._copied:
             self._copied[turn].synchronize()
-        self.room.pack(batch, host[NUMBERS:].numpy())
+        if batch is not None:
+            self.room.pack(batch, host[NUMBERS:].numpy())
         numbers = host[:NUMBERS].view(torch.float32)
         numbers[RATE], numbers[SHARE], numbers[WEIGHT] = rate, 1.0 / tokens, weight
         self._block.copy_(host, non_blocking=True)

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qknorm.data import Batch, Batches
+from qknorm.data import Batch, EncodedPairs
 from qknorm.ids import PAD
 from qknorm.nn import Packing
 
@@ -49,10 +49,11 @@ class Room(NamedTuple):
     """Positions of the longest sentence there can be."""
 
     @classmethod
-    def of(cls, batches: Batches) -> Room:
-        """Room for each of these batches and, as BPE-dropout only lengthens sentences, of later passes."""
-        rows = -(-batches.budget // ALIGN) * ALIGN
-        return cls(rows, batches.most_sentences(), rows)
+    def of(cls, corpus: EncodedPairs, budget: int) -> Room:
+        """Room for every batch of this budget, also where BPE-dropout makes sentences longer."""
+        rows = -(-budget // ALIGN) * ALIGN
+        longest = np.maximum(corpus.source.lengths, corpus.target.lengths) + 1
+        return cls(rows, max(1, budget // int(longest.min(initial=budget))), rows)
 
     @property
     def size(self) -> int:

@@ -1,4 +1,4 @@
-"""Passes over the training text: the batches of each and their order, made ahead of their use."""
+"""Passes over the training text: the batches of each update, made ahead of their use."""
 
 from __future__ import annotations
 
@@ -7,13 +7,26 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
+from typing import NamedTuple
 
 from qknorm.config import TrainingSettings
 from qknorm.data import Batch, Batches, BpeDropout, EncodedPairs
-from qknorm.data.batches import Rows
+from qknorm.workers import Workers, share_out
 
 AHEAD = 16
-"""Batches that are made before they are asked for."""
+"""Updates whose batches are made before they are asked for."""
+
+
+class Update(NamedTuple):
+    """What one update learns from, and where that leaves the passes."""
+
+    batches: list[Batch]
+    """Those of this process."""
+    taken: int
+    """Batches of all processes."""
+    pass_number: int
+    position: int
+    """Batches of that pass taken so far."""
 
 
 class Passes:
@@ -23,7 +36,14 @@ class Passes:
     one is then made in the background while a pass is used.
     """
 
-    def __init__(self, corpus: EncodedPairs, dropout: BpeDropout | None, settings: TrainingSettings) -> None:
+    def __init__(
+        self,
+        corpus: EncodedPairs,
+        dropout: BpeDropout | None,
+        settings: TrainingSettings,
+        workers: Workers,
+    ) -> None:
+        self._workers = workers
         self._settings = settings
         self._dropout = dropout
         self._fixed = None if dropout is not None else self._cut(corpus)
@@ -44,14 +64,38 @@ class Passes:
             future = self._made[number]
         return future.result()
 
-    def stream(self, number: int, position: int) -> Iterator[Batch]:
-        """Every batch from this one on, without end."""
+    def updates(self, number: int, position: int, done: int) -> Iterator[Update]:
+        """Every update from here on, without end.
+
+        Args:
+            number: the pass under way.
+            position: batches of it already taken.
+            done: batches of this epoch already taken; its last update may have fewer than the others.
+        """
+        settings = self._settings
+        batches, order = self.batches(number), self._order(number)
         while True:
-            batches = self.batches(number)
-            order: Rows = batches.pass_order(number)
-            for chosen in order[position:]:
-                yield batches.batch(int(chosen))
-            number, position = number + 1, 0
+            left = (settings.epoch_batches or len(batches)) - done
+            places: list[tuple[Batches, int]] = []
+            while len(places) < min(settings.accumulate, left):
+                if position == len(batches):
+                    number, position = number + 1, 0
+                    batches, order = self.batches(number), self._order(number)
+                places.append((batches, order[position]))
+                position += 1
+            done += len(places)
+            yield Update(self._own(places), len(places), number, position)
+            if done >= (settings.epoch_batches or len(batches)):
+                done = 0
+
+    def _own(self, places: list[tuple[Batches, int]]) -> list[Batch]:
+        """Of the batches of an update those that this process takes; each takes about as many subwords."""
+        costs = [int(batches.target_tokens[number]) for batches, number in places]
+        mine = share_out(costs, self._workers.size)[self._workers.rank]
+        return [batches.batch(number) for batches, number in (places[i] for i in mine)]
+
+    def _order(self, number: int) -> list[int]:
+        return self.batches(number).pass_order(number).tolist()  # type: ignore[no-any-return]
 
     def _drop_out(self, number: int) -> Batches:
         assert self._dropout is not None
@@ -64,13 +108,13 @@ class Passes:
 class Ahead:
     """An endless stream whose next items are made in a thread; a context manager that ends it."""
 
-    def __init__(self, stream: Iterator[Batch]) -> None:
-        self._queue: queue.Queue[Batch | BaseException] = queue.Queue(AHEAD)
+    def __init__(self, stream: Iterator[Update]) -> None:
+        self._queue: queue.Queue[Update | BaseException] = queue.Queue(AHEAD)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._fill, args=(stream,), name="qknorm-batches", daemon=True)
         self._thread.start()
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> Update:
         found = self._queue.get()
         if isinstance(found, BaseException):
             raise found
@@ -92,7 +136,7 @@ class Ahead:
             except queue.Empty:
                 continue
 
-    def _fill(self, stream: Iterator[Batch]) -> None:
+    def _fill(self, stream: Iterator[Update]) -> None:
         try:
             for item in stream:
                 if self._closed.is_set():

@@ -82,12 +82,14 @@ def prepare(
     progress: Progress,
     subwords: Subwords | None = None,
     cache: Path | None = None,
+    split: bool = True,
 ) -> Prepared:
     """Check, split, learn and encode; ``subwords`` of an existing run are used as they are.
 
     Args:
         split_folder: where train and dev are written when dev is split off train.
         cache: where encoded corpora and learned subwords are kept; ``cache_folder()`` by default.
+        split: whether to split dev off; False takes what another process has split off as it lies.
     """
     cache = cache_folder() if cache is None else cache
     given = recipe.data.paths()
@@ -102,7 +104,9 @@ def prepare(
         progress.warn(warning)
     if "dev" not in files:
         count = recipe.data.dev_size or dev_size(report.counts["train"].usable)
-        files |= _split_off_dev(files["train"], split_folder, count, recipe.training.seed, progress)
+        if split:
+            _split_off_dev(files["train"], split_folder, count, recipe.training.seed, progress)
+        files |= _split_files(split_folder)
     if subwords is None:
         subwords = _subwords(recipe, files["train"], cache, progress)
     encoded = {}
@@ -128,7 +132,11 @@ def _with_length(recipe: Recipe, train: EncodedCorpus) -> Recipe:
     return recipe.model_copy(update={"model": replace(model, length=length)})
 
 
-def _split_off_dev(train: Pair, folder: Path, count: int, seed: int, progress: Progress) -> dict[str, Pair]:
+def _split_files(folder: Path) -> dict[str, Pair]:
+    return {name: Pair(folder / f"{name}.source", folder / f"{name}.target") for name in ("train", "dev")}
+
+
+def _split_off_dev(train: Pair, folder: Path, count: int, seed: int, progress: Progress) -> None:
     """Write ``count`` pairs of train as dev and the others, less any copies of those, as train."""
     usable = [(source, target) for _, source, target in pairs(*train)]
     if count >= len(usable):
@@ -140,15 +148,13 @@ def _split_off_dev(train: Pair, folder: Path, count: int, seed: int, progress: P
     dev = [usable[i] for i in sorted(chosen)]
     held = {source for source, _ in dev}
     rest = [pair for i, pair in enumerate(usable) if i not in chosen and pair[0] not in held]
-    made = {}
+    made = _split_files(folder)
     for name, content in (("train", rest), ("dev", dev)):
-        made[name] = Pair(folder / f"{name}.source", folder / f"{name}.target")
         for side, path in enumerate(made[name]):
             write_lines(path, (pair[side] for pair in content))
     progress.note(
         f"No dev set given: {count} pairs of train are set aside (in {folder}), {len(rest)} left to train on"
     )
-    return made
 
 
 def _subwords(recipe: Recipe, train: Pair, cache: Path, progress: Progress) -> Subwords:

@@ -17,6 +17,7 @@ from qknorm.model import Transformer
 from qknorm.training.averaging import Averaging
 from qknorm.training.inputs import Inputs, padded_inputs
 from qknorm.training.loss import Allowed, smoothed_loss
+from qknorm.workers import Workers
 
 
 class Outcome(NamedTuple):
@@ -26,9 +27,9 @@ class Outcome(NamedTuple):
     """The update's number."""
     rate: float
     tokens: int
-    """Target subwords it learned from."""
+    """Target subwords it learned from, in all processes."""
     loss: float
-    """Summed over target subwords."""
+    """Summed over those."""
     nll: float
     gradient_norm: float
     finite: bool
@@ -46,12 +47,18 @@ class Step:
     """Whether the optimiser reads its learning rate from the device."""
 
     def __init__(
-        self, model: Transformer, settings: TrainingSettings, device: torch.device, averaging: Averaging
+        self,
+        model: Transformer,
+        settings: TrainingSettings,
+        device: torch.device,
+        averaging: Averaging,
+        workers: Workers | None = None,
     ) -> None:
         self.model = model
         self.settings = settings
         self.device = device
         self.averaging = averaging
+        self.workers = Workers(device) if workers is None else workers
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = make_optimizer(model, settings, device, self.rates_on_device)
         self.half = uses_bfloat16(settings.precision, device)
@@ -69,7 +76,10 @@ class Step:
         self.optimizer.zero_grad(set_to_none=True)
 
     def update(self, batches: Sequence[Batch], rate: float, step: int) -> None:
-        """Learn from one or several batches together (gradient accumulation), at this learning rate."""
+        """Learn from one or several batches together (gradient accumulation), at this learning rate.
+
+        With several processes, from the batches of all of them together; some may have none.
+        """
         self.model.train()
         tokens = sum(batch.target_tokens for batch in batches)
         loss = nll = 0.0
@@ -78,6 +88,12 @@ class Step:
             torch.autograd.backward(batch_loss / tokens)
             loss += batch_loss.item()
             nll += batch_nll.item()
+        loss, nll, joined = self.workers.total(loss, nll, tokens)
+        if self.workers.size > 1:
+            for parameter in self.parameters:
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            gradients = [p.grad for p in self.parameters if p.grad is not None]
+            self.workers.mean_gradients(gradients, tokens / joined)
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.clip or math.inf).item()
         finite = math.isfinite(loss) and math.isfinite(norm)
         if finite:
@@ -86,7 +102,7 @@ class Step:
             self.optimizer.step()
             self.averaging.after_update(step)
         self.optimizer.zero_grad(set_to_none=True)
-        self._done.append(Outcome(step, rate, tokens, loss, nll, norm, finite))
+        self._done.append(Outcome(step, rate, int(joined), loss, nll, norm, finite))
 
     def outcomes(self, wait: bool = False) -> list[Outcome]:
         """What came of updates since the last call, in their order."""

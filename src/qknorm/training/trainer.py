@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import platform
+import shlex
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from qknorm import __version__
-from qknorm.config import Recipe, changed_settings, recipe_hash
+from qknorm.config import Recipe, recipe_hash
 from qknorm.data import Batch, Batches, BpeDropout
 from qknorm.data.corpus import write_lines
-from qknorm.errors import UserError
+from qknorm.errors import LostWorkerError, UserError
 from qknorm.nn import observe
 from qknorm.progress import Progress
 from qknorm.run import MODEL, Run, build_model
@@ -29,16 +27,17 @@ from qknorm.training.captured import CapturedStep
 from qknorm.training.finish import finish
 from qknorm.training.inputs import Room
 from qknorm.training.journal import Journal
-from qknorm.training.passes import Ahead, Passes
-from qknorm.training.preparation import Prepared, cache_folder, prepare, references
+from qknorm.training.opening import open_run
+from qknorm.training.passes import Ahead, Passes, Update
+from qknorm.training.preparation import Prepared, cache_folder, references
 from qknorm.training.schedule import decays, peak_rate, rate_at
 from qknorm.training.state import State, Totals
 from qknorm.training.step import Outcome, Step
 from qknorm.training.validation import Validation, validate
+from qknorm.workers import Workers
 
 SAVE_SECONDS = 600.0
 """A checkpoint is written at the end of every epoch, and in a longer one this often."""
-RECORDED = ("torch", "numpy", "tokenizers", "safetensors", "sacrebleu", "nltk", "pydantic", "Babel")
 
 
 @dataclass(frozen=True)
@@ -58,37 +57,37 @@ def train(
     device: torch.device | str | None = None,
     progress: Progress | None = None,
     cache: Path | None = None,
+    workers: Workers | None = None,
 ) -> Trained:
     """Train by a recipe into a run folder; called again on the same folder, go on where it stands.
 
-    Ctrl-C (or SIGTERM) saves and returns with ``interrupted=True``.
+    Ctrl-C (or SIGTERM) saves and returns with ``interrupted=True``. Under torchrun all processes call this
+    and train together; ``workers`` are those started already, with their devices.
     """
-    progress = Progress() if progress is None else progress
+    if workers is None:
+        with Workers.start(device) as started:
+            return train(recipe, run, progress=progress, cache=cache, workers=started)
+    progress = Progress(quiet=not workers.first) if progress is None else progress
     folder = Run(run)
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    old = folder.recipe() if folder.exists else None
-    if old is not None:
-        recipe = _settled(folder, old, recipe, progress)
-    subwords = None if old is None else folder.subwords()
-    prepared = prepare(recipe, folder.path / "data", progress, subwords, cache)
-    if old is None:
-        folder.create(prepared.recipe, prepared.subwords, _about(prepared, device))
-    else:
-        _check_text(folder, prepared.hashes())
-        if (old, folder.manifest()["corpus"]) != (prepared.recipe, prepared.hashes()):
-            folder.replace_recipe(prepared.recipe, prepared.hashes())
-    return Trainer(folder, prepared, device, progress).run()
+    with workers.first_alone():
+        prepared = open_run(recipe, folder, progress, cache, workers)
+    return Trainer(folder, prepared, workers, progress).run()
 
 
 class Trainer:
-    """One training in one process."""
+    """One training. Each of several processes has one, and all are alike but for their batches of an update.
 
-    def __init__(self, folder: Run, prepared: Prepared, device: torch.device, progress: Progress) -> None:
-        self.folder, self.prepared, self.device, self.progress = folder, prepared, device, progress
+    Process 0 alone writes to the run folder.
+    """
+
+    def __init__(self, folder: Run, prepared: Prepared, workers: Workers, progress: Progress) -> None:
+        self.folder, self.prepared, self.workers, self.progress = folder, prepared, workers, progress
+        self.device = device = workers.device
         self.recipe = prepared.recipe
         self.settings = self.recipe.training
         torch.manual_seed(self.settings.seed)
         self.model = build_model(self.recipe, prepared.subwords).to(device)
+        workers.take_from_first(self.model.parameters())
         self.averaging = Averaging(self.settings, self.model)
         self.state = State()
         self.journal = Journal(folder)
@@ -98,36 +97,72 @@ class Trainer:
         if self.recipe.subwords.dropout > 0:
             train = prepared.files["train"]
             dropout = BpeDropout(*train, prepared.subwords, self.recipe.subwords.dropout, self.settings.seed)
-        self.passes = Passes(prepared.encoded["train"], dropout, self.settings)
+        self.passes = Passes(prepared.encoded["train"], dropout, self.settings, workers)
         if not len(self.batches):
             raise UserError(
                 f"No sentence fits training.batch_tokens={self.settings.batch_tokens}; set it higher."
             )
         self.step = self._make_step()
-        self._stop_asked = False
+        self._latest: Batch | None = None
+        self._whole: State | None = None
+        """While an update is under way, where training stood before it."""
 
     def run(self) -> Trained:
         """Train to the end, or until asked to stop."""
+        self.workers.forget_stop()
         if self.folder.last_file.exists():
             self._restore()
-        self.journal.rewind(self.state.epoch)
+        self._check_alike()
+        self.workers.advice = f"Go on from the last checkpoint with: {self._command()}"
+        if self.workers.first:
+            self.journal.rewind(self.state.epoch)
         self.state.finished = self._reason_to_end()
         if self.state.finished is None:
-            self.folder.forget_scores()
+            if self.workers.first:
+                self.folder.forget_scores()
             self._say_start()
             self._try_largest()
-            with self._stoppable(), self._batch_stream():
-                while self.state.finished is None and not self._stop_asked:
-                    self._epoch()
+            with self._stoppable(), self._update_stream():
+                self._epochs()
         if self.state.finished is None:
-            self._save()
-            self.progress.note(
-                f"Stopped at update {self.state.step}, in epoch {self.state.epoch}; all is saved. "
-                f"Go on with: qknorm train --run {self.folder.path}"
-            )
             return Trained(self.folder, self.state, True, None)
-        scores = finish(self.folder, self.prepared, self.device, self.progress)
+        scores = finish(self.folder, self.prepared, self.device, self.progress, self.workers)
         return Trained(self.folder, self.state, False, scores)
+
+    def _epochs(self) -> None:
+        """Epoch after epoch to the end, or until asked to stop.
+
+        When another process is lost in the middle of an update, what was whole before it is saved.
+        """
+        try:
+            while self.state.finished is None and not self.workers.stopping:
+                self._epoch()
+            if self.state.finished is None:
+                self._stop()
+        except LostWorkerError as lost:
+            if self._whole is None or not self.workers.first:
+                raise
+            self.progress.note("Another process is gone; saving")
+            self.state = self._whole
+            self._save()
+            saved = f"Everything up to update {self.state.step} is saved; go on with: {self._command()}"
+            raise LostWorkerError(self.workers.loss(saved)) from lost
+
+    def _stop(self) -> None:
+        self._whole = None
+        self._save()
+        self.progress.note(
+            f"Stopped at update {self.state.step}, in epoch {self.state.epoch}; all is saved. "
+            f"Go on with: {self._command()}"
+        )
+        self.workers.wait()  # were another to end first, torchrun would end the one that saves
+
+    def _command(self) -> str:
+        """What goes on with this run."""
+        folder = shlex.quote(str(self.folder.path))
+        if self.workers.size == 1:
+            return f"qknorm train --run {folder}"
+        return f"{self.workers.launcher} -m qknorm train --run-folder {folder}"
 
     def _epoch(self) -> None:
         """From where the epoch stands to its end, its validation and its checkpoint."""
@@ -138,12 +173,13 @@ class Trainer:
                 self._update(batches)
                 done = state.totals
                 bar.to(state.batches, f"loss {done.loss / max(done.tokens, 1):.3f}")
-                if self._stop_asked:
+                if self.workers.stopping:
                     return
                 if time.monotonic() - saved > SAVE_SECONDS:
                     self._save()
                     saved = time.monotonic()
         self._settle()
+        self._whole = None
         self.averaging.after_epoch()
         with self.averaging.swapped_in():
             found = self._validate()
@@ -153,26 +189,19 @@ class Trainer:
         self._end_epoch(found, better)
 
     def _updates(self) -> Iterator[list[Batch]]:
-        """The batches of each update that is left of this epoch."""
+        """This process's batches of each update that is left of this epoch."""
         state = self.state
         while state.batches < self.epoch_batches and not self._spent():
-            wanted = min(self.settings.accumulate, self.epoch_batches - state.batches)
+            self._whole = replace(state, totals=replace(state.totals))
             begun, busy = time.perf_counter(), self.step.busy()
-            batches = [self._next_batch() for _ in range(wanted)]
+            update = next(self._stream)
             waited = time.perf_counter() - begun
+            state.pass_number, state.position = update.pass_number, update.position
+            state.batches += update.taken
             state.totals.seconds += waited
             if not (busy and self.step.busy()):
                 state.totals.waiting += waited
-            yield batches
-
-    def _next_batch(self) -> Batch:
-        state = self.state
-        if state.position == len(self.batches):
-            state.pass_number, state.position = state.pass_number + 1, 0
-        batch = next(self._stream)
-        state.position += 1
-        state.batches += 1
-        return batch
+            yield update.batches
 
     @property
     def batches(self) -> Batches:
@@ -180,9 +209,10 @@ class Trainer:
         return self.passes.batches(self.state.pass_number)
 
     @contextmanager
-    def _batch_stream(self) -> Iterator[None]:
-        """``_stream``: the batches from where the state is, made ahead where the device works by itself."""
-        self._stream: Iterator[Batch] = self.passes.stream(self.state.pass_number, self.state.position)
+    def _update_stream(self) -> Iterator[None]:
+        """``_stream``: updates from where the state is, made ahead where the device works by itself."""
+        state = self.state
+        self._stream: Iterator[Update] = self.passes.updates(state.pass_number, state.position, state.batches)
         if self.device.type == "cpu":
             yield
             return
@@ -190,17 +220,17 @@ class Trainer:
             yield
 
     def _make_step(self) -> Step:
-        arguments = (self.model, self.settings, self.device, self.averaging)
+        arguments = (self.model, self.settings, self.device, self.averaging, self.workers)
         if self.device.type != "cuda":
             return Step(*arguments)
-        return CapturedStep(
-            *arguments, Room.of(self.batches), self.progress.warn, cache=cache_folder() / "compiled"
-        )
+        room = Room.of(self.prepared.encoded["train"], self.settings.batch_tokens)
+        return CapturedStep(*arguments, room, self.progress.warn, cache=cache_folder() / "compiled")
 
     def _update(self, batches: list[Batch]) -> None:
         begun = time.perf_counter()
         self.state.step += 1
-        self._latest = batches[0]
+        self._latest = batches[0] if batches else self._latest
+        self._draw_apart()
         self.step.update(batches, self.rate(self.state.step), self.state.step)
         self._note(self.step.outcomes())
         self.state.totals.seconds += time.perf_counter() - begun
@@ -225,7 +255,20 @@ class Trainer:
             state.skipped += 1
             state.bad_in_a_row += 1
             if state.bad_in_a_row >= self.settings.max_bad_steps:
-                raise UserError(self._diagnosis(outcome))
+                raise UserError(
+                    self._diagnosis(outcome)
+                    if self.workers.first
+                    else f"Training stopped at update {outcome.step}; process 0 says why."
+                )
+
+    def _draw_apart(self) -> None:
+        """Give this process random numbers of its own, from the seed and the update: a resume draws the same.
+
+        One process alone goes on with the numbers it has; their state is in the checkpoint.
+        """
+        if self.workers.size > 1:
+            drawn = np.random.SeedSequence([self.settings.seed, self.state.step, self.workers.rank])
+            torch.manual_seed(int(drawn.generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
     def rate(self, step: int) -> float:
         total = self.settings.max_steps or self.settings.max_epochs * self.epoch_updates
@@ -244,7 +287,9 @@ class Trainer:
 
     def _validate(self) -> Validation:
         with_bleu = self.settings.validate_bleu
-        return validate(self.model, self.prepared, "dev", self.dev_references, self.progress, with_bleu)
+        return validate(
+            self.model, self.prepared, "dev", self.dev_references, self.progress, self.workers, with_bleu
+        )
 
     def _judge(self, found: Validation) -> bool:
         """Note how good this epoch is; whether it is the best so far."""
@@ -264,7 +309,8 @@ class Trainer:
             state.factor *= settings.decay
         state.epoch, state.batches, state.totals = state.epoch + 1, 0, Totals()
         state.finished = self._reason_to_end()
-        self.journal.add(row)
+        if self.workers.first:
+            self.journal.add(row)
         self._save()
         self.progress.note(Journal.line(row))
         if state.finished is not None:
@@ -290,6 +336,8 @@ class Trainer:
     def _save(self) -> None:
         """Write all that a resume needs, in place of the last checkpoint."""
         self._settle()
+        if not self.workers.first:
+            return
         tensors = {f"{MODEL}{name}": t for name, t in self.model.state_dict().items()}
         tensors |= self.step.tensors() | self.averaging.tensors()
         tensors["random.cpu"] = torch.get_rng_state()
@@ -300,6 +348,8 @@ class Trainer:
 
     def _save_best(self, found: Validation) -> None:
         """Write the weights that were just validated (averaged ones, where averaging is on)."""
+        if not self.workers.first:
+            return
         tensors = {f"{MODEL}{name}": t for name, t in self.model.state_dict().items()}
         if found.hypotheses is not None:
             write_lines(self.folder.hypotheses_file("dev"), found.hypotheses)
@@ -318,10 +368,21 @@ class Trainer:
             torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
         self.progress.note(f"Going on from update {self.state.step}, epoch {self.state.epoch}")
 
+    def _check_alike(self) -> None:
+        """All processes must have read the same files and the same checkpoint."""
+        own = [recipe_hash(self.recipe), self.prepared.hashes(), self.state.step]
+        for rank, other in enumerate(self.workers.gather(own)):
+            if other != own:
+                raise UserError(
+                    f"Processes {rank} and {self.workers.rank} see different text, settings or checkpoints; "
+                    f"{self.folder.path} and the text must be on a disk that all machines share."
+                )
+
     def _say_start(self) -> None:
         full, size = self.batches.fullness(), sum(p.numel() for p in self.model.parameters())
+        processes = "" if self.workers.size == 1 else f"{self.workers.size} × "
         self.progress.note(
-            f"{size:,} parameters on {self.device.type}{', bfloat16' if self.step.half else ''}; "
+            f"{size:,} parameters on {processes}{self.device.type}{', bfloat16' if self.step.half else ''}; "
             f"{len(self.batches)} batches a pass, {full.budget:.1%} full; "
             f"an epoch is {self.epoch_batches} batches"
         )
@@ -332,15 +393,19 @@ class Trainer:
             )
 
     def _try_largest(self) -> None:
+        failure: Exception | None = None
         try:
             self.step.prepare(self.batches.largest())
         except (torch.OutOfMemoryError, MemoryError) as error:
+            failure = error
+        if self.workers.total(failure is not None)[0]:
             raise UserError(
                 "The largest batch does not fit into memory; set training.batch_tokens lower (it is "
                 f"{self.settings.batch_tokens}) and training.accumulate higher by the same factor."
-            ) from error
+            ) from failure
 
     def _diagnosis(self, outcome: Outcome) -> str:
+        assert self._latest is not None
         with torch.no_grad(), observe(self.model) as seen:
             self.step.loss(self.step.inputs(self._latest))
         name, worst = max(seen.items(), key=lambda item: item[1].max_logit)
@@ -358,12 +423,18 @@ class Trainer:
 
     @contextmanager
     def _stoppable(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM ask to stop after the update under way; a second Ctrl-C stops at once."""
+        """Ctrl-C and SIGTERM ask to stop after the update under way; a second Ctrl-C stops at once.
+
+        Not with several processes: at one Ctrl-C torchrun sends each of them another.
+        """
+        workers = self.workers
 
         def ask(number: int, frame: object) -> None:
-            if self._stop_asked and number == signal.SIGINT:
-                raise KeyboardInterrupt
-            self._stop_asked = True
+            if workers.stop_asked:
+                if number == signal.SIGINT and workers.size == 1:
+                    raise KeyboardInterrupt
+                return
+            workers.stop_asked = True
             self.progress.note("Stopping after this update, to save")
 
         before: dict[int, Any] = {}
@@ -375,70 +446,6 @@ class Trainer:
         try:
             yield
         finally:
-            for stopped, handler in before.items():
-                signal.signal(stopped, handler)
-
-
-def _settled(folder: Run, old: Recipe, recipe: Recipe, progress: Progress) -> Recipe:
-    """The recipe to resume with: changes that are allowed are listed, others refused."""
-    if recipe.model.length is None and old.model.length is not None:
-        recipe = recipe.model_copy(update={"model": replace(recipe.model, length=old.model.length)})
-    changes = changed_settings(old, recipe)
-    # Files may have moved: whether their text is the same is asked once they have been read.
-    if breaking := [c for c in changes if c.breaking and not c.key.startswith("data.")]:
-        listed = "\n".join(f"  {c.key}: {c.old} → {c.new}" for c in breaking)
-        raise UserError(
-            f"{folder.path} was begun with other settings, which cannot change on the way:\n{listed}\n"
-            "Give the old values, or train into another folder with --run."
-        )
-    for change in changes:
-        progress.note(f"changed: {change.key}: {change.old} → {change.new}")
-    return recipe
-
-
-def _check_text(folder: Run, hashes: dict[str, str]) -> None:
-    """Train and dev must be what the run was begun with; of another test set, scores are made anew."""
-    begun = folder.manifest()["corpus"]
-    changed = sorted(k for k in begun.keys() | hashes.keys() if begun.get(k) != hashes.get(k))
-    if other := [key for key in changed if not key.startswith("test.")]:
-        raise UserError(
-            f"The text of {', '.join(other)} is not what {folder.path} was trained on; "
-            "put the files back, or train into another folder with --run."
-        )
-    if changed:
-        folder.forget_scores()
-
-
-def _about(prepared: Prepared, device: torch.device) -> dict[str, Any]:
-    """What the manifest says besides checksums."""
-    versions = {"qknorm": __version__, "python": platform.python_version()}
-    for name in RECORDED:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return {
-        "format": 1,
-        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "versions": versions,
-        "commit": _commit(),
-        "recipe_sha256": recipe_hash(prepared.recipe),
-        "seed": prepared.recipe.training.seed,
-        "corpus": prepared.hashes(),
-        "facts": prepared.facts(),
-        "machine": {
-            "system": platform.platform(),
-            "processor": platform.machine(),
-            "threads": torch.get_num_threads(),
-            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        },
-    }
-
-
-def _commit() -> str | None:
-    """The commit of a source checkout this runs from; None for an installed package."""
-    asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    try:
-        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
+            if not workers.tells_of_loss:  # this one ends by itself, once it has said why
+                for stopped, handler in before.items():
+                    signal.signal(stopped, handler)

@@ -11,6 +11,7 @@ from qknorm.progress import Progress
 from qknorm.scoring import bleu
 from qknorm.training.preparation import Prepared
 from qknorm.translation import SearchSettings, beam_search, force_score
+from qknorm.workers import Workers
 
 
 @dataclass(frozen=True)
@@ -35,19 +36,35 @@ def validate(
     split: str,
     references: list[str],
     progress: Progress,
+    workers: Workers,
     with_bleu: bool = True,
 ) -> Validation:
-    """Perplexity per subword (EOS counted) of the references, and BLEU of the model's own translations."""
+    """Perplexity per subword (EOS counted) of the references, and BLEU of the model's own translations.
+
+    The processes share out the sentences, and all come to the same result.
+    """
     corpus, subwords = prepared.encoded[split], prepared.subwords
     pairs = [corpus[i] for i in range(len(corpus))]
     sources, targets = [source.tolist() for source, _ in pairs], [target.tolist() for _, target in pairs]
-    forced = force_score(model, sources, targets)
-    tokens = sum(len(score.token_log_probs) for score in forced)
-    perplexity = math.exp(min(-math.fsum(score.log_prob for score in forced) / max(tokens, 1), 700.0))
+    costs = [len(source) + len(target) + 2 for source, target in zip(sources, targets, strict=True)]
+
+    def log_probs(mine: list[int]) -> list[tuple[float, int]]:
+        forced = force_score(model, [sources[i] for i in mine], [targets[i] for i in mine])
+        return [(score.log_prob, len(score.token_log_probs)) for score in forced]
+
+    forced = workers.divide(costs, log_probs)
+    tokens = sum(count for _, count in forced)
+    perplexity = math.exp(min(-math.fsum(log_prob for log_prob, _ in forced) / max(tokens, 1), 700.0))
     if not with_bleu:
         return Validation(perplexity, None, None)
     search = search_settings(prepared.recipe.decoding)
-    with progress.bar(f"translating {split}", len(sources)) as bar:
-        found = beam_search(model, sources, search, progress=lambda done, _: bar.to(done))
-    hypotheses = subwords.decode([nbest[0].ids if nbest else [] for nbest in found])
+
+    def translations(mine: list[int]) -> list[list[int]]:
+        with progress.bar(f"translating {split}", len(mine)) as bar:
+            found = beam_search(
+                model, [sources[i] for i in mine], search, progress=lambda done, _: bar.to(done)
+            )
+        return [nbest[0].ids if nbest else [] for nbest in found]
+
+    hypotheses = subwords.decode(workers.divide(costs, translations))
     return Validation(perplexity, bleu(hypotheses, references, subwords.kind), hypotheses)

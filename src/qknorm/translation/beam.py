@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from qknorm.translation.ensemble import Ensemble, check_ids
 from qknorm.translation.hypothesis import Finished, Hypothesis, SearchSettings
 from qknorm.translation.static import search_of
 from qknorm.translation.twin import twin
+from qknorm.workers import Workers
 
 
 def beam_search(
@@ -113,6 +115,22 @@ def _search_plainly(
         while search.places:
             over = search.step()
             settled([members[place] for place in over], list(over.values()))
+
+
+def shared_search(
+    workers: Workers,
+    models: Transformer | Sequence[Transformer],
+    sources: Sequence[Sequence[int]],
+    settings: SearchSettings,
+) -> list[list[Hypothesis]]:
+    """``beam_search`` by several processes, each on its share of the sentences; all get all that is found."""
+
+    def search(mine: list[int]) -> list[Any]:
+        found = beam_search(models, [sources[i] for i in mine], settings)
+        return [[(h.ids, h.score, h.log_prob, h.finished) for h in nbest] for nbest in found]
+
+    shared = workers.divide([len(source) + 1 for source in sources], search)
+    return [[Hypothesis(*fields) for fields in nbest] for nbest in shared]
 
 
 def _with_attention(

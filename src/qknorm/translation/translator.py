@@ -15,9 +15,10 @@ from qknorm.data import Subwords
 from qknorm.errors import UserError
 from qknorm.model import Transformer
 from qknorm.run import Run
-from qknorm.translation.beam import beam_search
+from qknorm.translation.beam import beam_search, shared_search
 from qknorm.translation.forced import force_score
 from qknorm.translation.hypothesis import Hypothesis, SearchSettings
+from qknorm.workers import Workers
 
 CHUNK = 1024
 """Lines translated at a time; what is held in memory does not grow with the input."""
@@ -79,7 +80,9 @@ class Translator:
     ) -> list[str]:
         """A translation of each line; blank lines come back empty."""
         search = self._search(beam, length_penalty, 1, batch_tokens)
-        return [found[0].text if found else "" for found in self._stream(_chunks(lines), search, False)]
+        return [
+            found[0].text if found else "" for found in self._stream(_chunks(lines, CHUNK), search, False)
+        ]
 
     def stream(
         self,
@@ -89,10 +92,15 @@ class Translator:
         nbest: int = 1,
         batch_tokens: int | None = None,
         attention: bool = False,
+        workers: Workers | None = None,
     ) -> Iterator[list[Translation]]:
-        """The ``nbest`` translations of each line, best first, as they are done; none of a blank line."""
+        """The ``nbest`` translations of each line, best first, as they are done; none of a blank line.
+
+        Several ``workers`` share out the lines, and each gets all translations; attention goes with one.
+        """
         search = self._search(beam, length_penalty, nbest, batch_tokens)
-        return self._stream(_chunks(lines), search, attention)
+        size = 1 if workers is None else workers.size
+        return self._stream(_chunks(lines, CHUNK * size), search, attention, workers)
 
     def stream_groups(
         self,
@@ -126,11 +134,18 @@ class Translator:
             raise UserError(f"{error}.") from error
 
     def _stream(
-        self, groups: Iterable[Sequence[str]], search: SearchSettings, attention: bool
+        self,
+        groups: Iterable[Sequence[str]],
+        search: SearchSettings,
+        attention: bool,
+        workers: Workers | None = None,
     ) -> Iterator[list[Translation]]:
         for group in groups:
             sources = self.subwords.encode(["" if not line.strip() else line for line in group], "source")
-            found = beam_search(self.models, sources, search, need_weights=attention)
+            if workers is None or workers.size == 1:
+                found = beam_search(self.models, sources, search, need_weights=attention)
+            else:
+                found = shared_search(workers, self.models, sources, search)
             for source, hypotheses in zip(sources, found, strict=True):
                 yield self._texts(hypotheses) if source else []
 
@@ -142,7 +157,7 @@ class Translator:
         ]
 
 
-def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
+def _chunks(lines: Iterable[str], size: int) -> Iterator[list[str]]:
     waiting = iter(lines)
-    while chunk := list(islice(waiting, CHUNK)):
+    while chunk := list(islice(waiting, size)):
         yield chunk
