@@ -201,8 +201,7 @@ def test_a_compiler_that_fails_is_named_and_done_without(monkeypatch: pytest.Mon
 
 @gpu
 @needs_gpu
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("precision", "accumulate"), [("float32", 1), ("bfloat16", 2)])
 def test_captured_equals_plain_on_a_gpu(precision: str, accumulate: int) -> None:
     """Float32 to 1e-5; bfloat16, whose products round at 2⁻⁸, to 1% of a loss."""
     settings = TrainingSettings.model_validate(

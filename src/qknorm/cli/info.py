@@ -26,7 +26,7 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "dev BLEU": lambda row: "-" if row["dev_bleu"] is None else f"{row['dev_bleu']:.2f}",
     "rate": lambda row: f"{row['learning_rate']:.2e}",
     "g": lambda row: "-" if row["g_min"] is None else f"{row['g_min']:.1f}…{row['g_max']:.1f}",
-    "ms/step": lambda row: f"{row['ms_per_step']:.0f}",
+    "ms/step": lambda row: f"{row['ms_per_step']:.{1 if row['ms_per_step'] < 100 else 0}f}",
     "tokens/s": lambda row: f"{row['tokens_per_second']:.0f}",
     "waiting": lambda row: f"{row['waiting_share']:.1%}",
 }
