@@ -21,13 +21,16 @@ PAIRS = {
 
 def test_all_recipes_are_there():
     paper = [f"paper/{pair}{twin}.yaml" for pair in PAIRS for twin in ("", "-baseline")]
-    assert sorted(EVERY) == sorted(["demo.yaml", "demo-baseline.yaml", "reference.yaml", *paper])
+    assert sorted(EVERY) == sorted(
+        ["demo.yaml", "demo-baseline.yaml", "fast/en-vi.yaml", "reference.yaml", *paper]
+    )
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_every_recipe_loads(name):
     recipe = load_recipe(RECIPES / name)
-    assert recipe.name == ("run" if name == "reference.yaml" else Path(name).stem)
+    own = "run" if name == "reference.yaml" else name.removesuffix(".yaml").removeprefix("paper/")
+    assert recipe.name == own.replace("/", "-")  # the run folder: no two recipes may share one
 
 
 def test_the_reference_is_up_to_date_and_all_defaults():

@@ -54,10 +54,10 @@ from qknorm.workers import Workers
 
 update, done = Step.update, []
 
-def asking(self, batches, rate):
+def asking(self, batches, rate, step):
     done.append(rate)
     workers.stop_asked = len(done) == 5 and workers.rank == 1
-    return update(self, batches, rate)
+    update(self, batches, rate, step)
 
 with Workers.start("cpu") as workers:
     train(load_recipe("recipe.yaml"), "runs/tiny", workers=workers)

@@ -158,12 +158,11 @@ def test_asked_to_stop_it_saves_and_goes_on_exactly(corpus, cache, tmp_path, mon
     whole = quiet_train(recipe, tmp_path / "whole", cache)
     update, seen = Step.update, []
 
-    def interrupting(self, batches, rate):
-        outcome = update(self, batches, rate)
+    def interrupting(self, batches, rate, step):
+        update(self, batches, rate, step)
         seen.append(rate)
         if len(seen) == stop:
             signal.raise_signal(signal.SIGINT)
-        return outcome
 
     monkeypatch.setattr(Step, "update", interrupting)
     stopped = quiet_train(recipe, tmp_path / "run", cache)
