@@ -1,4 +1,4 @@
-"""The models that ``train_cpu.py`` measures, each as a function that takes one batch and updates the weights.
+"""The models that ``train_cpu.py`` and ``train_gpu.py`` measure, each as a learner that takes batches.
 
 All have the same size, tied embeddings, dropout 0.3 wherever the library has dropout (word embeddings,
 attention weights, feed-forward, sublayers), label smoothing 0.1, fused Adam, and clip the gradient at 1.0.
@@ -7,19 +7,24 @@ attention weights, feed-forward, sublayers), label smoothing 0.1, fused Adam, an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from importlib.metadata import PackageNotFoundError, version
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from qknorm.config import TrainingSettings
-from qknorm.data.batches import Batch
+from qknorm.data.batches import Batch, Batches
 from qknorm.ids import BOS, EOS, PAD, UNK
 from qknorm.model import ModelSettings, Transformer
 from qknorm.training.averaging import Averaging
+from qknorm.training.captured import CapturedStep
+from qknorm.training.inputs import Room
 from qknorm.training.step import Step
 
 DROPOUT, SMOOTHING, CLIP, RATE, LONGEST = 0.3, 0.1, 1.0, 1e-4, 1024
@@ -35,12 +40,67 @@ class Size(NamedTuple):
 
 
 SIZES = {"small": Size(3, 256, 1024, 4), "base": Size(6, 512, 2048, 8)}
-Update = Callable[[Batch], float]
-"""Learns from a batch and returns the loss per target subword."""
 
 
-def ours(size: Size, vocabulary: int, qk_norm: Any = "l2") -> Update:
-    """This package's step, with the paper's model; word dropout, which no peer has, is off."""
+class Setting(NamedTuple):
+    """What a candidate is built for."""
+
+    size: Size
+    vocabulary: int
+    device: torch.device = torch.device("cpu")
+    bfloat16: bool = False
+    """Whether products are computed in bfloat16 (autocast); weights are float32 all the same."""
+
+
+class Learner(Protocol):
+    """A model in training. ``update`` may return before the update is done."""
+
+    def update(self, batch: Batch) -> None: ...
+
+    def loss(self) -> float:
+        """The loss per target subword of the last update, which it waits for."""
+
+
+class Ours:
+    """This package's step around its model."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+
+    def update(self, batch: Batch) -> None:
+        self.step.update([batch], RATE, 1)
+
+    def loss(self) -> float:
+        last = self.step.outcomes(wait=True)[-1]
+        return last.loss / last.tokens
+
+
+def ours(setting: Setting, qk_norm: Any = "l2") -> Learner:
+    """The plain step, with the paper's model."""
+    return Ours(Step(*parts_of(setting, qk_norm)))
+
+
+def ours_plain(setting: Setting) -> Learner:
+    return ours(setting, qk_norm=None)
+
+
+def captured(setting: Setting, batches: Batches, qk_norm: Any = "l2") -> Learner:
+    """The step of a GPU, ready for any of these batches; elsewhere neither compiled nor captured."""
+    room = Room.of(batches.corpus, batches.budget)
+    step = CapturedStep(
+        *parts_of(setting, qk_norm),
+        workers=None,
+        room=room,
+        say=print,
+        compiles=setting.device.type == "cuda",
+    )
+    step.prepare(batches.largest())
+    return Ours(step)
+
+
+def parts_of(setting: Setting, qk_norm: Any) -> tuple[Transformer, TrainingSettings, torch.device, Averaging]:
+    """What a step of ours is made of; word dropout, which no peer has, is off."""
+    size = setting.size
     settings = ModelSettings(
         d_model=size.width,
         d_ff=size.inner,
@@ -51,19 +111,11 @@ def ours(size: Size, vocabulary: int, qk_norm: Any = "l2") -> Update:
         length=72 if qk_norm else None,
         word_dropout=0.0,
     )
-    training = TrainingSettings(clip=CLIP, label_smoothing=SMOOTHING, precision="float32")
-    model = Transformer(vocabulary, settings)
-    step = Step(model, training, torch.device("cpu"), Averaging(training, model))
-
-    def update(batch: Batch) -> float:
-        step.update([batch], RATE, 1)
-        return step.outcomes()[0].loss / batch.target_tokens
-
-    return update
-
-
-def ours_plain(size: Size, vocabulary: int) -> Update:
-    return ours(size, vocabulary, qk_norm=None)
+    training = TrainingSettings(
+        clip=CLIP, label_smoothing=SMOOTHING, precision="bfloat16" if setting.bfloat16 else "float32"
+    )
+    model = Transformer(setting.vocabulary, settings).to(setting.device)
+    return model, training, setting.device, Averaging(training, model)
 
 
 class TorchTransformer(nn.Module):
@@ -97,7 +149,8 @@ class TorchTransformer(nn.Module):
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         padding = source == PAD
-        causal = torch.ones(target.size(1), target.size(1), dtype=torch.bool).triu(1)
+        T = target.size(1)
+        causal = torch.ones(T, T, dtype=torch.bool, device=target.device).triu(1)
         h = self.transformer(
             self.embed(source),
             self.embed(target),
@@ -109,16 +162,17 @@ class TorchTransformer(nn.Module):
         return F.linear(h, self.embedding.weight, self.bias)
 
 
-def torch_transformer(size: Size, vocabulary: int) -> Update:
-    return update_of(TorchTransformer(size, vocabulary), cross_entropy)
+def torch_transformer(setting: Setting) -> Learner:
+    return Peer(TorchTransformer(setting.size, setting.vocabulary), cross_entropy, setting)
 
 
-def marian(size: Size, vocabulary: int) -> Update:
+def marian(setting: Setting) -> Learner:
     """Hugging Face's MarianMT, PostNorm as Marian is."""
     from transformers import MarianConfig, MarianMTModel
 
+    size = setting.size
     config = MarianConfig(
-        vocab_size=vocabulary,
+        vocab_size=setting.vocabulary,
         max_position_embeddings=LONGEST,
         d_model=size.width,
         encoder_layers=size.layers,
@@ -143,7 +197,7 @@ def marian(size: Size, vocabulary: int) -> Update:
         out = model(input_ids=source, attention_mask=source != PAD, decoder_input_ids=given, use_cache=False)
         return smoothed(out.logits, wanted)
 
-    return update_of(MarianMTModel(config), loss)
+    return Peer(MarianMTModel(config), loss, setting)
 
 
 class XTransformers(nn.Module):
@@ -186,15 +240,16 @@ class XTransformers(nn.Module):
         return logits
 
 
-def x_transformers(size: Size, vocabulary: int) -> Update:
-    return update_of(XTransformers(size, vocabulary), cross_entropy)
+def x_transformers(setting: Setting) -> Learner:
+    return Peer(XTransformers(setting.size, setting.vocabulary), cross_entropy, setting)
 
 
-def joeynmt(size: Size, vocabulary: int) -> Update:
+def joeynmt(setting: Setting) -> Learner:
     """JoeyNMT's Transformer and its own loss, which also counts right predictions."""
     from joeynmt.model import build_model
     from joeynmt.vocabulary import Vocabulary
 
+    size, vocabulary = setting.size, setting.vocabulary
     marks = SimpleNamespace(
         pad_token="<pad>", unk_token="<unk>", bos_token="<s>", eos_token="</s>", sep_token=None, lang_tags=[]
     )
@@ -215,6 +270,7 @@ def joeynmt(size: Size, vocabulary: int) -> Update:
     model.loss_function = ("crossentropy", SMOOTHING)
     swapped = torch.arange(vocabulary)
     swapped[PAD], swapped[UNK] = marks.pad_id, marks.unk_id
+    swapped = swapped.to(setting.device)
 
     def loss(model: nn.Module, source: Tensor, given: Tensor, wanted: Tensor) -> Tensor:
         source, given, wanted = swapped[source], swapped[given], swapped[wanted]
@@ -230,7 +286,7 @@ def joeynmt(size: Size, vocabulary: int) -> Update:
         )[0]
         return total.div((wanted != marks.pad_id).sum())
 
-    return update_of(model, loss)
+    return Peer(model, loss, setting)
 
 
 Loss = Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]
@@ -246,27 +302,39 @@ def cross_entropy(model: nn.Module, source: Tensor, given: Tensor, wanted: Tenso
     return smoothed(model(source, given), wanted)
 
 
-def update_of(model: nn.Module, loss_of: Loss) -> Update:
-    """The plain training step around a peer's model."""
-    model.train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=RATE, fused=True)
+class Peer:
+    """The plain training step around another's model; on a GPU nothing in it waits for the device."""
 
-    def update(batch: Batch) -> float:
-        source, given, wanted = map(torch.from_numpy, (batch.source, batch.target_in, batch.target_out))
-        loss = loss_of(model, source, given, wanted)
+    def __init__(self, model: nn.Module, loss_of: Loss, setting: Setting) -> None:
+        self.model = model.to(setting.device).train()
+        self.loss_of = loss_of
+        self.device = setting.device
+        self.bfloat16 = setting.bfloat16
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=RATE, fused=True)
+        self._loss = torch.zeros(())
+
+    def update(self, batch: Batch) -> None:
+        source, given, wanted = map(self.sent, (batch.source, batch.target_in, batch.target_out))
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
+            loss = self.loss_of(self.model, source, given, wanted)
         torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return loss.item()
+        nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self._loss = loss.detach()
 
-    return update
+    def loss(self) -> float:
+        return self._loss.item()
+
+    def sent(self, ids: NDArray[np.int64]) -> Tensor:
+        here = torch.from_numpy(ids)
+        return here.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else here
 
 
 class Candidate(NamedTuple):
     """What is measured, and the distribution it needs beside this package."""
 
-    prepare: Callable[[Size, int], Update]
+    prepare: Callable[[Setting], Learner]
     needs: str | None
 
 
@@ -278,3 +346,17 @@ CANDIDATES = {
     "x-transformers": Candidate(x_transformers, "x-transformers"),
     "JoeyNMT": Candidate(joeynmt, "joeynmt"),
 }
+
+
+def installed(names: Iterable[str]) -> list[str]:
+    """Those of these candidates that can run here; the others are named."""
+    found = []
+    for name in names:
+        needs = CANDIDATES[name].needs if name in CANDIDATES else None
+        try:
+            if needs is not None:
+                print(f"{needs} {version(needs)}", end="; ")
+            found.append(name)
+        except PackageNotFoundError:
+            print(f"\n{name}: left out, {needs} is not installed (benchmarks/requirements.txt)")
+    return found

@@ -29,14 +29,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from train_candidates import CANDIDATES, SIZES
+from train_candidates import CANDIDATES, SIZES, Setting, installed
 
 from qknorm.config import DataSettings, Recipe, TrainingSettings
 from qknorm.config.settings import SubwordSettings
@@ -98,7 +97,7 @@ def serve(
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     try:
-        update = CANDIDATES[name].prepare(SIZES[size], vocabulary)
+        update = CANDIDATES[name].prepare(Setting(SIZES[size], vocabulary)).update
         update(batches[0])
     except Exception as failure:
         connection.send(f"{type(failure).__name__}: {failure}")
@@ -212,19 +211,6 @@ def report_loop(recipe: Recipe, folder: Path, threads: int, batches: Batches) ->
     )
 
 
-def installed() -> list[str]:
-    """The candidates that can run here; the others are named."""
-    names = []
-    for name, candidate in CANDIDATES.items():
-        try:
-            if candidate.needs is not None:
-                print(f"{candidate.needs} {version(candidate.needs)}", end="; ")
-            names.append(name)
-        except PackageNotFoundError:
-            print(f"\n{name}: left out, {candidate.needs} is not installed (benchmarks/requirements.txt)")
-    return names
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -242,7 +228,7 @@ def main() -> None:
     os.environ |= {"OMP_NUM_THREADS": str(options.threads), "OMP_WAIT_POLICY": "passive"}
 
     print(f"torch {torch.__version__}", end="; ")
-    names = installed()
+    names = installed(CANDIDATES)
     print(f"{options.threads} threads, float32, budget {options.tokens}, medians of {options.rounds} rounds")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
