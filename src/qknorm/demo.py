@@ -13,7 +13,7 @@ from qknorm.run import Run
 from qknorm.scoring import Comparison, compare
 from qknorm.training import train
 
-STEPS = 600
+STEPS = 850
 """Updates of each model."""
 PAIRS = {"train": 10_000, "dev": 200, "test": 500}
 SHOWN = 8

@@ -16,6 +16,7 @@ from qknorm.ids import PAD
 from qknorm.model import ModelSettings, Transformer
 from qknorm.training.averaging import Averaging
 from qknorm.training.captured import CapturedStep
+from qknorm.training.halves import HalfTwin
 from qknorm.training.inputs import Room
 from qknorm.training.step import Outcome, Step
 
@@ -116,6 +117,41 @@ def test_flat_equals_plain(accumulate: int) -> None:
         torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-4, msg=name)
     for name, kept in averaging.tensors().items():
         torch.testing.assert_close(mean.tensors()[name], kept, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_half_precision_weights_are_those_of_autocast() -> None:
+    """The same losses to the last bit at first, and close ones while sums in another order grow apart."""
+    settings = TrainingSettings(precision="bfloat16", average="ema", accumulate=2)
+    plain, flat = run_steps("plain", settings)[0], run_steps("flat", settings)[0]
+    assert_same(flat[:1], plain[:1], 1e-3)
+    assert_same(flat, plain, 1e-2)
+
+
+def test_a_twin_in_half_precision_follows_and_shares() -> None:
+    model = a_model()
+    halves = HalfTwin(model)
+    batches = some_batches()
+    room = Room.of(batches.corpus, batches.budget)
+    flat = np.empty(room.size, np.int32)
+    room.pack(batches.batch(3), flat)
+    inputs = room.unpack(torch.from_numpy(flat))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)
+    halves.follow()
+    found, gradients = [], []
+    for each in (model, halves.twin):
+        with torch.autocast("cpu", torch.bfloat16):
+            memory, _ = each.encode(inputs.source, inputs.source_packing)
+            found.append(
+                each.decode(inputs.given, memory, None, inputs.target_packing, inputs.source_packing)
+            )
+        learned = [p for name, p in each.named_parameters() if name != "embedding.bias"]  # no part in this
+        gradients.append(torch.autograd.grad(found[-1].float().square().sum(), learned))
+    assert torch.equal(*found)
+    assert sum(g.dtype == torch.bfloat16 for g in gradients[1]) == 3 * 4 + 2 * 4  # attention, feed-forward
+    for a, b in zip(gradients[0], halves.widened(gradients[1]), strict=True):
+        assert a.dtype == b.dtype and torch.equal(a, b)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")

@@ -23,6 +23,7 @@ from qknorm.config import TrainingSettings
 from qknorm.data import Batch
 from qknorm.model import Transformer
 from qknorm.training.averaging import Averaging
+from qknorm.training.halves import HalfTwin
 from qknorm.training.inputs import Inputs, Room
 from qknorm.training.regions import Regions, compiled
 from qknorm.training.step import Outcome, Step
@@ -83,7 +84,10 @@ class CapturedStep(Step):
         self._outcome = torch.zeros(4, device=device)
         self._sums = torch.zeros(2, device=device)  # loss and nll of the batches of this update
         self._gradients: list[Tensor] = []  # summed over the batches of this update, where there are several
-        self._loss: Callable[[Inputs], tuple[Tensor, Tensor]] = self.loss
+        self._halves = HalfTwin(model) if self.half else None
+        self._body = model if self._halves is None else self._halves.twin
+        self._learned = self.parameters if self._halves is None else self._halves.parameters
+        self._loss: Callable[[Inputs], tuple[Tensor, Tensor]] = lambda inputs: self.loss(inputs, self._body)
         self._take: Callable[[], object] = self._learn  # what is done for each batch …
         self._end: Callable[[], object] = self._finish  # … and at the end of an update
         self._sent = 0
@@ -96,7 +100,7 @@ class CapturedStep(Step):
 
     def prepare(self, largest: Batch) -> None:
         """Compile, capture, and so try the largest batch there can be. Weights and state stay as they are."""
-        self.model.train()
+        self._body.train()
         self.model.positions.upto(self.room.longest)
         for parameter in self.parameters:
             state = self.optimizer.state[parameter]
@@ -124,6 +128,8 @@ class CapturedStep(Step):
     def update(self, batches: Sequence[Batch], rate: float, step: int) -> None:
         tokens = joined = sum(batch.target_tokens for batch in batches)
         weight = self.averaging.weight(step)
+        if not self._graphs:
+            self._body.train()
         for batch in batches:
             self._send(batch, rate, tokens, weight)
             self._take()
@@ -175,8 +181,12 @@ class CapturedStep(Step):
 
     def _learn(self) -> list[Tensor]:
         """Forward and backward of the batch in the buffers; the gradients of this update so far."""
+        if self._halves is not None:
+            self._halves.follow()
         loss, nll = self._loss(self._inputs)
-        gradients = list(torch.autograd.grad(loss * self._numbers[SHARE], self.parameters))
+        gradients = list(torch.autograd.grad(loss * self._numbers[SHARE], self._learned))
+        if self._halves is not None:
+            gradients = self._halves.widened(gradients)
         self._sums += torch.stack([loss.detach(), nll])
         if not self.accumulates:
             return gradients
@@ -212,13 +222,13 @@ class CapturedStep(Step):
 
         def loss(inputs: Inputs) -> tuple[Tensor, Tensor]:
             with regions.in_place():
-                return self.loss(inputs)
+                return self.loss(inputs, self._body)
 
         try:
-            regions = Regions(self.model)
+            regions = Regions(self._body)
             self.head = compiled(plain)  # type: ignore[method-assign]
             found, _ = loss(self._inputs)
-            torch.autograd.grad(found, self.parameters)
+            torch.autograd.grad(found, self._learned)
             self._loss = loss
         except torch.OutOfMemoryError:
             raise

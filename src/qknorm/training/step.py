@@ -116,12 +116,13 @@ class Step:
     def inputs(self, batch: Batch) -> Inputs:
         return padded_inputs(batch, self.device)
 
-    def loss(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Summed smoothed loss and negative log-likelihood of a batch."""
+    def loss(self, inputs: Inputs, model: Transformer | None = None) -> tuple[Tensor, Tensor]:
+        """Summed smoothed loss and negative log-likelihood of a batch, by the model or one in its place."""
+        model = self.model if model is None else model
         source, given, wanted, source_packing, target_packing = inputs
         with self.precision():
-            memory, padding = self.model.encode(source, source_packing)
-            hidden = self.model.decode(given, memory, padding, target_packing, source_packing)
+            memory, padding = model.encode(source, source_packing)
+            hidden = model.decode(given, memory, padding, target_packing, source_packing)
             real: Tensor | None = wanted != PAD
             if target_packing is None:  # leave padding out, which flat buffers have next to none of
                 hidden, wanted, real = hidden[real], wanted[real], None
