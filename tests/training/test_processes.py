@@ -48,11 +48,18 @@ def alike(one: Run, other: Run) -> None:
 
 CHILD = """
 from qknorm.config import load_recipe
-from qknorm.training import train
+from qknorm.training import Trainer, train
+from qknorm.training.captured import CapturedStep
+from qknorm.training.inputs import Room
 from qknorm.training.step import Step
 from qknorm.workers import Workers
 
 update, done = Step.update, []
+
+def flat(self):
+    room = Room.of(self.prepared.encoded["train"], self.settings.batch_tokens)
+    about = self.model, self.settings, self.device, self.averaging, self.workers
+    return CapturedStep(*about, room, print, compiles=False)
 
 def asking(self, batches, rate, step):
     done.append(rate)
@@ -67,8 +74,10 @@ with Workers.start("cpu") as workers:
     assert train(recipe, "runs/stopped", workers=workers).interrupted and len(done) == 5
     Step.update = update
     assert not train(recipe, "runs/stopped", workers=workers).interrupted
+    Trainer._make_step = flat
+    train(load_recipe("recipe.yaml"), "runs/flat", workers=workers)
 """
-"""Trains by two recipes, the second also with a stop that process 1 alone is asked for."""
+"""Trains by two recipes, the second also with a stop that process 1 alone is asked for; then as GPUs do."""
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +100,10 @@ def home(tmp_path_factory) -> Path:
     return folder
 
 
-def test_two_processes_train_as_one_does(home):
+@pytest.mark.parametrize("run", ["tiny", "flat"])
+def test_two_processes_train_as_one_does(home, run):
     one = alone(load_recipe(home / "recipe.yaml"), home / "alone")
-    two = Run.open(home / "runs" / "tiny")
+    two = Run.open(home / "runs" / run)
     alike(two, one.run)
     assert two.scores() == one.scores and two.manifest()["machine"]["processes"] == 2
     for split in ("dev", "test"):

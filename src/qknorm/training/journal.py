@@ -59,6 +59,7 @@ class Journal:
             "ms_per_step": 1000 * done.seconds / updates,
             "waiting_share": done.waiting / max(done.seconds, 1e-9),
             "seconds": done.seconds,
+            "elapsed": state.elapsed,
         }
 
     def add(self, row: dict[str, Any]) -> None:

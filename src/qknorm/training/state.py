@@ -42,6 +42,8 @@ class State:
     skipped: int = 0
     """Updates skipped because a loss or gradient was not finite."""
     bad_in_a_row: int = 0
+    elapsed: float = 0.0
+    """Seconds the run has taken, from reading the text on, in all its starts together."""
     finished: str | None = None
     """Why training ended, once it has."""
     totals: Totals = field(default_factory=Totals)

@@ -21,7 +21,7 @@ from qknorm.errors import LostWorkerError, UserError
 from qknorm.nn import observe
 from qknorm.progress import Progress
 from qknorm.run import MODEL, Run, build_model
-from qknorm.tensors import load_tensors, save_tensors
+from qknorm.tensors import load_tensors
 from qknorm.training.averaging import Averaging
 from qknorm.training.captured import CapturedStep
 from qknorm.training.finish import finish
@@ -30,6 +30,7 @@ from qknorm.training.journal import Journal
 from qknorm.training.opening import open_run
 from qknorm.training.passes import Ahead, Passes, Update
 from qknorm.training.preparation import Prepared, cache_folder, references
+from qknorm.training.saver import Saver
 from qknorm.training.schedule import decays, peak_rate, rate_at
 from qknorm.training.state import State, Totals
 from qknorm.training.step import Outcome, Step
@@ -67,11 +68,12 @@ def train(
     if workers is None:
         with Workers.start(device) as started:
             return train(recipe, run, progress=progress, cache=cache, workers=started)
+    begun = time.monotonic()
     progress = Progress(quiet=not workers.first) if progress is None else progress
     folder = Run(run)
     with workers.first_alone():
         prepared = open_run(recipe, folder, progress, cache, workers)
-    return Trainer(folder, prepared, workers, progress).run()
+    return Trainer(folder, prepared, workers, progress, begun).run()
 
 
 class Trainer:
@@ -80,7 +82,15 @@ class Trainer:
     Process 0 alone writes to the run folder.
     """
 
-    def __init__(self, folder: Run, prepared: Prepared, workers: Workers, progress: Progress) -> None:
+    def __init__(
+        self,
+        folder: Run,
+        prepared: Prepared,
+        workers: Workers,
+        progress: Progress,
+        begun: float | None = None,
+    ) -> None:
+        self._begun = time.monotonic() if begun is None else begun
         self.folder, self.prepared, self.workers, self.progress = folder, prepared, workers, progress
         self.device = device = workers.device
         self.recipe = prepared.recipe
@@ -103,6 +113,7 @@ class Trainer:
                 f"No sentence fits training.batch_tokens={self.settings.batch_tokens}; set it higher."
             )
         self.step = self._make_step()
+        self.saver = Saver(in_background=self.device.type == "cuda")
         self._latest: Batch | None = None
         self._whole: State | None = None
         """While an update is under way, where training stood before it."""
@@ -122,8 +133,11 @@ class Trainer:
                 self.folder.forget_scores()
             self._say_start()
             self._try_largest()
-            with self._stoppable(), self._update_stream():
-                self._epochs()
+            try:
+                with self._stoppable(), self._update_stream():
+                    self._epochs()
+            finally:
+                self.saver.wait()
         if self.state.finished is None:
             return Trained(self.folder, self.state, True, None)
         scores = finish(self.folder, self.prepared, self.device, self.progress, self.workers)
@@ -145,12 +159,14 @@ class Trainer:
             self.progress.note("Another process is gone; saving")
             self.state = self._whole
             self._save()
+            self.saver.wait()
             saved = f"Everything up to update {self.state.step} is saved; go on with: {self._command()}"
             raise LostWorkerError(self.workers.loss(saved)) from lost
 
     def _stop(self) -> None:
         self._whole = None
         self._save()
+        self.saver.wait()
         self.progress.note(
             f"Stopped at update {self.state.step}, in epoch {self.state.epoch}; all is saved. "
             f"Go on with: {self._command()}"
@@ -303,6 +319,7 @@ class Trainer:
     def _end_epoch(self, found: Validation, better: bool) -> None:
         """Write the history, decide how to go on, and save."""
         state, settings = self.state, self.settings
+        state.elapsed = time.monotonic() - self._begun
         row = self.journal.row(state, self.rate(max(state.step, 1)), found, better, self.model)
         warm = state.step >= settings.warmup_steps
         if settings.schedule == "plateau" and warm and decays(state.bleus, settings.patience):
@@ -338,13 +355,14 @@ class Trainer:
         self._settle()
         if not self.workers.first:
             return
+        self.state.elapsed = time.monotonic() - self._begun
         tensors = {f"{MODEL}{name}": t for name, t in self.model.state_dict().items()}
         tensors |= self.step.tensors() | self.averaging.tensors()
         tensors["random.cpu"] = torch.get_rng_state()
         if self.device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
         self.folder.path.mkdir(parents=True, exist_ok=True)
-        save_tensors(self.folder.last_file, tensors, {"state": self.state.to_json()})
+        self.saver.save(self.folder.last_file, tensors, {"state": self.state.to_json()})
 
     def _save_best(self, found: Validation) -> None:
         """Write the weights that were just validated (averaged ones, where averaging is on)."""
@@ -354,11 +372,12 @@ class Trainer:
         if found.hypotheses is not None:
             write_lines(self.folder.hypotheses_file("dev"), found.hypotheses)
         about = {"epoch": self.state.epoch, "step": self.state.step, "dev_bleu": found.bleu}
-        save_tensors(self.folder.best_file, tensors, about | {"dev_perplexity": found.perplexity})
+        self.saver.save(self.folder.best_file, tensors, about | {"dev_perplexity": found.perplexity})
 
     def _restore(self) -> None:
         tensors, about = load_tensors(self.folder.last_file)
         self.state = State.from_json(about["state"])
+        self._begun -= self.state.elapsed
         weights = {n.removeprefix(MODEL): t for n, t in tensors.items() if n.startswith(MODEL)}
         self.model.load_state_dict(weights)
         self.step.restore(tensors)
