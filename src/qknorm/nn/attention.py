@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qknorm.nn.cache import CrossCache, SelfCache
-from qknorm.nn.functional import add_causal, attention, initial_scale
+from qknorm.nn.functional import attention, initial_scale
 from qknorm.nn.heads import normalized_heads
+from qknorm.nn.masks import merge_masks
 from qknorm.nn.norms import L2Norm, make_qk_norm
 from qknorm.nn.packed import Packing, check_packed, packed_attention
 from qknorm.nn.slots import SlotCrossCache, SlotSelfCache
@@ -235,7 +236,10 @@ class MultiheadAttention(nn.Module):
         if not batched and key_padding_mask is not None:
             key_padding_mask = key_padding_mask[None]
         q, k, v, offset = self._heads(query, key, value, cache)
-        mask, is_causal = self._mask(q, k, key_padding_mask, attn_mask, is_causal, need_weights, offset)
+        appended = (self.bias_k is not None) + self.add_zero_attn
+        mask, is_causal = merge_masks(
+            q, k, key_padding_mask, attn_mask, is_causal, need_weights, offset, appended
+        )
         scale = self._fixed_scale()
         if self._observer is not None:
             self._observer(Logits(q, k, mask, is_causal, scale, None, None))
@@ -461,70 +465,9 @@ class MultiheadAttention(nn.Module):
         """What is left to multiply the logits by: nothing once g is in the queries, else 1/√D."""
         return 1.0 if self.qk_scale is not None else 1.0 / math.sqrt(self.head_dim)
 
-    def _mask(
-        self,
-        q: Tensor,
-        k: Tensor,
-        key_padding_mask: Tensor | None,
-        attn_mask: Tensor | None,
-        is_causal: bool,
-        need_weights: bool,
-        offset: int,
-    ) -> tuple[Tensor | None, bool]:
-        """torch.nn.MultiheadAttention's masks as one of ``attention``'s, and what is left of is_causal."""
-        B, T, S = q.size(0), q.size(2), k.size(2)
-        extra = (self.bias_k is not None) + self.add_zero_attn  # appended keys, open to all
-        if is_causal and attn_mask is not None:
-            # As in PyTorch, is_causal beside a mask is a promise that the mask is the causal one.
-            if key_padding_mask is None and not need_weights and not extra and not offset:
-                attn_mask = None
-            else:
-                is_causal = False
-        merged: Tensor | None = None
-        if attn_mask is not None:
-            merged = _allowed("attn_mask", attn_mask, q.dtype)
-            shapes = {2: (T, S - extra), 3: (B * self.num_heads, T, S - extra), 4: (B, 1, T, S - extra)}
-            if merged.shape != shapes.get(merged.dim()):
-                listed = " or ".join(str(shape) for shape in shapes.values())
-                raise ValueError(f"attn_mask must be {listed}, not {tuple(merged.shape)}")
-            merged = merged.view(B, self.num_heads, T, S - extra) if merged.dim() == 3 else merged
-        if key_padding_mask is not None:
-            padding = _allowed("key_padding_mask", key_padding_mask, q.dtype)
-            if padding.shape != (B, S - extra):
-                raise ValueError(f"key_padding_mask must be ({B}, {S - extra}), not {tuple(padding.shape)}")
-            merged = _both(merged, padding[:, None, None, :])
-        if merged is not None and extra:
-            merged = F.pad(merged, (0, extra), value=True if merged.dtype == torch.bool else 0.0)
-        if is_causal and (offset or extra):
-            if offset and T == 1:
-                return merged, False  # the newest query sees everything there is
-            causal = add_causal(None, T, S - extra, q.device, offset)
-            merged = _both(merged, F.pad(causal, (0, extra), value=True))
-            is_causal = False
-        return merged, is_causal
-
     def extra_repr(self) -> str:
         g = "" if self.qk_scale is None else f", qk_scale_per={self.qk_scale_per!r}"
         return f"{self.embed_dim}, {self.num_heads}, qk_norm={self.qk_norm!r}{g}, dropout={self.dropout}"
-
-
-def _allowed(name: str, mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """PyTorch's "True: look away" to "True: look"; additive masks stay, in the queries' dtype."""
-    if mask.dtype == torch.bool:
-        return ~mask
-    if not mask.is_floating_point():
-        raise ValueError(f"{name} must be boolean or floating point, not {mask.dtype}")
-    return mask.to(dtype)
-
-
-def _both(a: Tensor | None, b: Tensor) -> Tensor:
-    """Two masks as one; additive if either is."""
-    if a is None:
-        return b
-    if a.dtype == b.dtype:
-        return a & b if a.dtype == torch.bool else a + b
-    added, allowed = (b, a) if a.dtype == torch.bool else (a, b)
-    return torch.where(allowed, added, -torch.inf)
 
 
 def _scale_start(qk_norm: str, head_dim: int, qk_scale_init: float | None, length: float | None) -> float:
