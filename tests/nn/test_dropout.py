@@ -111,3 +111,29 @@ def test_under_function_transforms(name: str) -> None:
     x = torch.ones(50, 100)
     y = torch.func.vmap(FUNCTIONS[name], randomness="different")(x)
     assert y.shape == x.shape and 0.1 < (y != y.max()).float().mean() < 0.5
+
+
+@pytest.mark.gpu
+def test_compiled_on_a_gpu() -> None:
+    """The rate, the gain, the gradient, and another draw at each call and each replay."""
+    x = torch.ones(1 << 20, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    compiled = torch.compile(lambda x: (dropout(x, 0.3), relu_dropped(x, 0.3)), fullgraph=True)
+    torch.manual_seed(0)
+    seen = [kept for _ in range(3) for kept in compiled(x)]
+    for y in seen:
+        dropped = (y == 0).float().mean().item()
+        assert abs(dropped - 0.3) < 5 * (0.21 / x.numel()) ** 0.5
+        assert y.unique().tolist() == [0.0, torch.tensor(1 / 0.7, dtype=y.dtype).item()]
+    (gradient,) = torch.autograd.grad(seen[0].sum() + 2 * seen[1].sum(), x)
+    torch.testing.assert_close(gradient, seen[0].detach() + 2 * seen[1].detach())
+    graph, static = torch.cuda.CUDAGraph(), x.detach()
+    with torch.no_grad():
+        compiled(static)
+        with torch.cuda.graph(graph):
+            captured = compiled(static)
+    for _ in range(3):
+        graph.replay()
+        seen += [y.clone() for y in captured]
+    signs = torch.stack([(y.detach() != 0).float() - 0.7 for y in seen])
+    correlation = signs @ signs.T / (x.numel() * 0.21)
+    assert correlation.fill_diagonal_(0).abs().max().item() < 6 / x.numel() ** 0.5
