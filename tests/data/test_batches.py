@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qknorm.data.batches import Batch, Batches, for_translation
+from qknorm.data.batches import Batch, Batches, MixedBatches, for_translation, most_sentences
 from qknorm.data.sentences import EncodedPairs, Sentences
 from qknorm.ids import BOS, EOS, PAD
 
@@ -166,3 +166,38 @@ def test_translation_groups_like_lengths_longest_first() -> None:
     lengths = [1, 9, 2, 8, 1]
     batches = list(for_translation([[5] * n for n in lengths], 20))
     assert [b.indices.tolist() for b in batches] == [[3, 1], [0, 4, 2]]
+
+
+@settings(deadline=None)
+@given(corpora, st.integers(1, 200), st.integers(0, 3))
+def test_mixed_batches_have_every_sentence_once_under_the_budget_of_each_side(
+    lengths: Lengths, budget: int, number: int
+) -> None:
+    batches = MixedBatches(corpus_of(lengths), budget, 1, number)
+    seen: list[int] = []
+    for batch in _all(batches):
+        assert max(batch.source_tokens, batch.target_tokens) <= budget
+        assert 1 <= len(batch.indices) <= most_sentences(budget)
+        seen += batch.indices.tolist()
+    fitting = [i for i, pair in enumerate(lengths) if max(pair) < budget]
+    assert sorted(seen) == fitting and batches.dropped == len(lengths) - len(fitting)
+    assert batches.target_tokens.tolist() == [batch.target_tokens for batch in _all(batches)]
+
+
+def test_mixed_batches_are_drawn_anew_each_pass_from_the_seed(corpus: EncodedPairs) -> None:
+    first, again, second, other = (
+        [batch.indices.tolist() for batch in _all(MixedBatches(corpus, 300, seed, number))]
+        for seed, number in ((1, 0), (1, 0), (1, 1), (2, 0))
+    )
+    assert first == again and first != second and first != other
+    lengths = corpus.source.lengths
+    assert (
+        np.mean([lengths[batch].std() for batch in first]) > 8
+    )  # of all lengths, where sorted ones are alike
+
+
+def test_mixed_batches_fill_flat_buffers(corpus: EncodedPairs) -> None:
+    full = MixedBatches(corpus, 1000, 1, 0).fullness()
+    assert full.budget > 0.9 and full.budget >= max(full.source, full.target) >= full.both
+    batches = _all(MixedBatches(corpus, 1000, 1, 0))
+    assert full.source == pytest.approx(np.mean([batch.source_tokens for batch in batches]) / 1000)

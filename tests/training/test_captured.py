@@ -11,6 +11,7 @@ import torch
 
 from qknorm.config import TrainingSettings
 from qknorm.data import Batches
+from qknorm.data.batches import MixedBatches
 from qknorm.data.sentences import EncodedPairs, Sentences
 from qknorm.ids import PAD
 from qknorm.model import ModelSettings, Transformer
@@ -26,10 +27,11 @@ gpu = pytest.mark.gpu
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-def some_batches(budget: int = 128) -> Batches:
+def some_batches(budget: int = 128, mixed: bool = False) -> Batches:
     rng = np.random.default_rng(3)
     sides = [[rng.integers(4, VOCABULARY - 10, n).tolist() for n in rng.integers(1, 24, 150)] for _ in "st"]
-    return Batches(EncodedPairs(Sentences.of(sides[0]), Sentences.of(sides[1])), budget, 1)
+    corpus = EncodedPairs(Sentences.of(sides[0]), Sentences.of(sides[1]))
+    return MixedBatches(corpus, budget, 1, 0) if mixed else Batches(corpus, budget, 1)
 
 
 def a_model(**changed: object) -> Transformer:
@@ -86,9 +88,10 @@ def assert_same(a: list[Outcome], b: list[Outcome], tolerance: float) -> None:
         assert x.gradient_norm == pytest.approx(y.gradient_norm, rel=max(10 * tolerance, 1e-4)), x.step
 
 
-def test_flat_buffers_hold_every_batch() -> None:
-    batches = some_batches()
-    room = Room.of(batches.corpus, batches.budget)
+@pytest.mark.parametrize("mixed", [False, True])
+def test_flat_buffers_hold_every_batch(mixed: bool) -> None:
+    batches = some_batches(mixed=mixed)
+    room = Room.of(batches.corpus, batches.budget, mixed)
     for number in range(len(batches)):
         batch = batches.batch(number)
         flat = np.full(room.size, -7, np.int32)

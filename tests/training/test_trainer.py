@@ -150,10 +150,15 @@ def test_killed_anywhere_it_ends_with_the_same_weights(finished, corpus, cache, 
     assert went_on.scores == finished.scores
 
 
-@pytest.mark.parametrize("average", ["ema", "last"])
+@pytest.mark.parametrize(
+    ("average", "more"),
+    [("ema", "subwords.dropout=0.1"), ("last", "subwords.dropout=0.1"), ("ema", "training.batching=mixed")],
+)
 @pytest.mark.parametrize("stop", [3, 5])
-def test_asked_to_stop_it_saves_and_goes_on_exactly(corpus, cache, tmp_path, monkeypatch, average, stop):
-    overrides = (f"training.average={average}", "training.accumulate=2", "subwords.dropout=0.1")
+def test_asked_to_stop_it_saves_and_goes_on_exactly(
+    corpus, cache, tmp_path, monkeypatch, average, more, stop
+):
+    overrides = (f"training.average={average}", "training.accumulate=2", more)
     recipe = tiny_recipe(corpus, *overrides)
     whole = quiet_train(recipe, tmp_path / "whole", cache)
     update, seen = Step.update, []

@@ -100,6 +100,10 @@ class TrainingSettings(Settings):
     """Decides the initial weights, the order of batches and every dropout."""
     batch_tokens: Count = 4096
     """Size of a batch: sentences × its longest side, in subwords."""
+    batching: Literal["by_length", "mixed"] = "by_length"
+    """Sentences of a batch. by_length is the paper's: of like length, the same ones together in every pass.
+    mixed: drawn at random anew each pass, for GPUs, where sentences are not padded; batch_tokens then bounds
+    the subwords of each side."""
     accumulate: Count = 1
     """Batches whose gradients are added up before each update."""
     epoch_batches: Count | None = None

@@ -14,6 +14,7 @@ from qknorm.data.sentences import EncodedPairs, Ids, Sentences
 from qknorm.ids import BOS, EOS, PAD
 
 Rows = NDArray[np.int64]
+_FEWEST_TOKENS = 8  # of the budget that a mixed batch spends on a sentence, on average
 
 _BATCH_COST = 0.25  # what a batch more weighs, in budgets of positions, against the padding it saves
 _PLACES = 8192  # about as many places between sentences are weighed as ends of a batch
@@ -127,6 +128,44 @@ class Batches:
         return np.diff(self._cuts) * (np.maximum.reduceat(lengths, starts) if len(starts) else starts)
 
 
+class MixedBatches(Batches):
+    """The batches of one pass: sentences of any length together, at random, at most the budget a side.
+
+    They suit flat buffers, which have no padding between sentences. Padded they take more than the budget.
+    """
+
+    def __init__(self, corpus: EncodedPairs, budget: int, seed: int, pass_number: int) -> None:
+        self.corpus = corpus
+        self.budget = budget
+        self.seed = seed
+        source, target = corpus.source.lengths + 1, corpus.target.lengths + 1
+        longest = np.maximum(source, target)
+        order = np.random.default_rng([seed, pass_number]).permutation(len(longest))
+        self._order = order[longest[order] <= budget]
+        self.dropped = len(order) - len(self._order)
+        self._longest = longest[self._order]
+        self._cuts = _random_cuts(source[self._order], target[self._order], budget)
+
+    def pass_order(self, pass_number: int) -> Rows:
+        return np.arange(len(self))
+
+    def fullness(self) -> Fullness:
+        """How much of flat buffers of the budget is used, each side's and the fuller one's."""
+        sides = (side.lengths[self._order] + 1 for side in (self.corpus.source, self.corpus.target))
+        source, target = (np.add.reduceat(side, self._cuts[:-1]) / self.budget for side in sides)
+        return Fullness(
+            budget=float(np.maximum(source, target).mean()),
+            source=float(source.mean()),
+            target=float(target.mean()),
+            both=float((source.mean() + target.mean()) / 2),
+        )
+
+
+def most_sentences(budget: int) -> int:
+    """How many sentences a mixed batch of this budget has at the most."""
+    return max(1, budget // _FEWEST_TOKENS)
+
+
 def for_translation(sources: Sequence[Sequence[int]], budget: int) -> Iterator[SourceBatch]:
     """Every sentence once, those of like length together, sentences × longest ≤ budget, longest first.
 
@@ -148,6 +187,16 @@ def _cut(longest: Rows, budget: int) -> Rows:
         most = max(1, budget // int(longest[start]))
         cells = np.arange(1, most + 1)[: len(longest) - start] * longest[start : start + most]
         cuts.append(start + max(1, int(np.searchsorted(cells, budget, side="right"))))
+    return np.array(cuts, dtype=np.int64)
+
+
+def _random_cuts(source: Rows, target: Rows, budget: int) -> Rows:
+    """Where batches end among sentences in any order: as late as the budget of each side allows."""
+    ends = [np.concatenate([[0], side.cumsum()]) for side in (source, target)]
+    cuts, most = [0], most_sentences(budget)
+    while (start := cuts[-1]) < len(source):
+        fits = min(int(np.searchsorted(end, end[start] + budget, side="right")) - 1 for end in ends)
+        cuts.append(min(fits, start + most))
     return np.array(cuts, dtype=np.int64)
 
 

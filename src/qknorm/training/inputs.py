@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qknorm.data import Batch, EncodedPairs
+from qknorm.data.batches import most_sentences
 from qknorm.ids import PAD
 from qknorm.nn import Packing
 
@@ -49,9 +50,11 @@ class Room(NamedTuple):
     """Positions of the longest sentence there can be."""
 
     @classmethod
-    def of(cls, corpus: EncodedPairs, budget: int) -> Room:
+    def of(cls, corpus: EncodedPairs, budget: int, mixed: bool = False) -> Room:
         """Room for every batch of this budget, also where BPE-dropout makes sentences longer."""
         rows = -(-budget // ALIGN) * ALIGN
+        if mixed:
+            return cls(rows, most_sentences(budget), rows)
         longest = np.maximum(corpus.source.lengths, corpus.target.lengths) + 1
         return cls(rows, max(1, budget // int(longest.min(initial=budget))), rows)
 

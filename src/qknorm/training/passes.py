@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from qknorm.config import TrainingSettings
 from qknorm.data import Batch, Batches, BpeDropout, EncodedPairs
+from qknorm.data.batches import MixedBatches
 from qknorm.workers import Workers, share_out
 
 AHEAD = 16
@@ -32,8 +33,8 @@ class Update(NamedTuple):
 class Passes:
     """Pass after pass from the seed and its number alone.
 
-    With BPE-dropout each pass has the same text in other subwords: other lengths, other batches. The next
-    one is then made in the background while a pass is used.
+    With BPE-dropout each pass has the same text in other subwords: other lengths, other batches. So it has
+    with mixed batches. The next one is then made in the background while a pass is used.
     """
 
     def __init__(
@@ -46,7 +47,9 @@ class Passes:
         self._workers = workers
         self._settings = settings
         self._dropout = dropout
-        self._fixed = None if dropout is not None else self._cut(corpus)
+        self._corpus = corpus
+        mixed = settings.batching == "mixed"
+        self._fixed = None if dropout is not None or mixed else self._cut(corpus, 0)
         self._made: dict[int, Future[Batches]] = {}
         self._maker = ThreadPoolExecutor(1, "qknorm-pass")
         self._lock = threading.Lock()
@@ -58,7 +61,7 @@ class Passes:
         with self._lock:
             for wanted in (number, number + 1):
                 if wanted not in self._made:
-                    self._made[wanted] = self._maker.submit(self._drop_out, wanted)
+                    self._made[wanted] = self._maker.submit(self._make, wanted)
             for old in [made for made in self._made if made < number - 1]:
                 del self._made[old]
             future = self._made[number]
@@ -97,12 +100,14 @@ class Passes:
     def _order(self, number: int) -> list[int]:
         return self.batches(number).pass_order(number).tolist()  # type: ignore[no-any-return]
 
-    def _drop_out(self, number: int) -> Batches:
-        assert self._dropout is not None
-        return self._cut(self._dropout.pairs(number))
+    def _make(self, number: int) -> Batches:
+        return self._cut(self._corpus if self._dropout is None else self._dropout.pairs(number), number)
 
-    def _cut(self, corpus: EncodedPairs) -> Batches:
-        return Batches(corpus, self._settings.batch_tokens, self._settings.seed)
+    def _cut(self, corpus: EncodedPairs, number: int) -> Batches:
+        budget, seed = self._settings.batch_tokens, self._settings.seed
+        if self._settings.batching == "mixed":
+            return MixedBatches(corpus, budget, seed, number)
+        return Batches(corpus, budget, seed)
 
 
 class Ahead:

@@ -239,7 +239,8 @@ class Trainer:
         arguments = (self.model, self.settings, self.device, self.averaging, self.workers)
         if self.device.type != "cuda":
             return Step(*arguments)
-        room = Room.of(self.prepared.encoded["train"], self.settings.batch_tokens)
+        mixed = self.settings.batching == "mixed"
+        room = Room.of(self.prepared.encoded["train"], self.settings.batch_tokens, mixed)
         return CapturedStep(*arguments, room, self.progress.warn, cache=cache_folder() / "compiled")
 
     def _update(self, batches: list[Batch]) -> None:
@@ -405,6 +406,10 @@ class Trainer:
             f"{len(self.batches)} batches a pass, {full.budget:.1%} full; "
             f"an epoch is {self.epoch_batches} batches"
         )
+        if self.settings.batching == "mixed" and self.device.type != "cuda":
+            self.progress.warn(
+                "training.batching=mixed is for GPUs: here sentences of all lengths are padded to one."
+            )
         if self.batches.dropped:
             self.progress.warn(
                 f"{self.batches.dropped} training sentences are longer than training.batch_tokens="
