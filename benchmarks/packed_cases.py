@@ -58,12 +58,13 @@ def typical(name: str) -> int:
 
 
 def token_shares() -> dict[str, float]:
-    """The part of en-vi's subwords, and so of its batches, in sentences nearest to each typical length."""
+    """What each batch counts: mixed ones half, the other half as en-vi's subwords are in sentences so long."""
     # Weighing each sentence by its length moves a log-normal's mean logarithm up by its variance.
     logarithm = statistics.NormalDist(math.log(MEAN) + SPREAD**2 / 2, SPREAD)
     borders = [logarithm.cdf(math.log(math.sqrt(a * b))) for a, b in itertools.pairwise(TYPICAL)]
     ends = itertools.pairwise([0.0, *borders, 1.0])
-    return {f"all of {n}": high - low for n, (low, high) in zip(TYPICAL, ends, strict=True)}
+    by_length = {f"all of {n}": (high - low) / 2 for n, (low, high) in zip(TYPICAL, ends, strict=True)}
+    return {"mixed": 0.5, **by_length}
 
 
 @dataclass
