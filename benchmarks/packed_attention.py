@@ -14,8 +14,8 @@ of one length in the target and within 20% of it in the source; "mixed" is a bat
 "self" is attention inside the source, "causal" inside the target, "cross" from target to source.
 
 The sweep tries tiles of the three kernels one after the other, the likely ones first, and keeps of each
-kernel the tile with the least mean time over the batches of one length, each weighing what it has of en-vi's
-subwords. A tile is rows of queries, keys, warps and stages; one that does not compile, or whose result is not
+kernel the tile with the least mean time: mixed batches weigh one half, those of one length what they have of
+en-vi's subwords. A tile is rows of queries, keys, warps and stages; one that does not compile, or whose result is not
 that of the tile there was, is named and left out. Mixed batches and cross-attention take no part in it.
 
 Axes: R rows of a buffer, H heads, D width of one head.
@@ -43,7 +43,7 @@ if HAS_TRITON:
 
     from qknorm.nn.span_ops import TILES, WIDE_TILES
 
-LENGTHS = ("fixed 32", *token_shares(), "mixed")
+LENGTHS = ("fixed 32", *token_shares())
 KINDS = ("self", "causal", "cross")
 PARTS = ("forward", "backward", "both")
 Found = dict[str, Times]  # by candidate

@@ -58,7 +58,7 @@ def typical(name: str) -> int:
 
 
 def token_shares() -> dict[str, float]:
-    """What each batch counts: mixed ones half, the other half as en-vi's subwords are in sentences so long."""
+    """What a batch counts in the sweep: a mixed one half, others by en-vi's subwords in such sentences."""
     # Weighing each sentence by its length moves a log-normal's mean logarithm up by its variance.
     logarithm = statistics.NormalDist(math.log(MEAN) + SPREAD**2 / 2, SPREAD)
     borders = [logarithm.cdf(math.log(math.sqrt(a * b))) for a, b in itertools.pairwise(TYPICAL)]
