@@ -15,8 +15,8 @@ of one length in the target and within 20% of it in the source; "mixed" is a bat
 
 The sweep tries tiles of the three kernels one after the other, the likely ones first, and keeps of each
 kernel the tile with the least mean time: mixed batches weigh one half, those of one length what they have of
-en-vi's subwords. A tile is rows of queries, keys, warps and stages; one that does not compile, or whose result is not
-that of the tile there was, is named and left out. Mixed batches and cross-attention take no part in it.
+en-vi's subwords. A tile is rows of queries, keys, warps and stages; one that does not compile, or whose
+result is not that of the tile there was, is named and left out. Cross-attention takes no part in it.
 
 Axes: R rows of a buffer, H heads, D width of one head.
 """
