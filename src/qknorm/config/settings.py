@@ -179,8 +179,8 @@ class DecodingSettings(Settings):
     """α: a hypothesis of n subwords, its EOS counted, scores log p / ((5 + n) / 6)^α."""
     max_extra: Natural = 50
     """A translation has at most this many subwords more than its source, its EOS counted."""
-    batch_tokens: Count = 8192
-    """Bound on memory: sentences × beam × longest (source + target) of a batch; on a GPU 16 times as much."""
+    batch_tokens: Count = 16384
+    """Bound on memory: sentences × beam × longest (source + target) of a batch; on a GPU 8 times as much."""
 
 
 class Recipe(Settings):

@@ -30,7 +30,7 @@ SOURCE_ROOMS = (32, 64, 128, 256, 512, 1024)
 """Sentences whose sources, EOS counted, have room in the same of these are searched together."""
 MOST_ROOM = 1280
 """Target positions above which a sentence is left to the plain search."""
-TOKENS = 16
+TOKENS = 8
 """Subwords kept for each of ``batch_tokens``, memory allowing: a GPU needs many at a time to be busy."""
 MOST_SCORES = 2**26
 """Bound on slots × beam × subwords of the vocabulary: the scores of one step."""
