@@ -21,7 +21,7 @@ class SearchSettings:
     nbest: int = 1
     """Translations to return of each sentence; at most ``beam``."""
     batch_tokens: int = 32768
-    """Bound on memory: sentences × beam × longest (source + target) of a batch; on a GPU 16 times as much."""
+    """Bound on memory: sentences × beam × longest (source + target) of a batch; on a GPU 8 times as much."""
 
     def __post_init__(self) -> None:
         for name in ("beam", "nbest", "batch_tokens"):
