@@ -59,12 +59,16 @@ def hashed(shape: torch.Size, p: float, device: torch.device) -> Tensor:
     """Drawn afresh: True with probability 1 − p; only whole operations, for a compiler to fuse."""
     seed = torch.randint(1 << 31, (1,), device=device, dtype=torch.int64).to(torch.int32)
     place = torch.arange(shape.numel(), device=device, dtype=torch.int32)
-    bits = _scramble(_scramble(seed) ^ place)
-    return (((bits >> 8) & 0xFFFFFF) >= int(p * 2**24)).view(shape)
+    return stays(scramble(scramble(seed) ^ place), p).view(shape)
 
 
-def _scramble(x: Tensor) -> Tensor:
-    """Every bit of a 32-bit number spread over all (the finish of MurmurHash3)."""
+def stays(bits: Tensor, p: float) -> Tensor:
+    """True with probability 1 − p, by the upper 24 of 32 random bits."""
+    return ((bits >> 8) & 0xFFFFFF) >= int(p * 2**24)
+
+
+def scramble(x: Tensor) -> Tensor:
+    """Every bit of an int32 spread over all (the finish of MurmurHash3)."""
     x = (x ^ ((x >> 16) & 0xFFFF)) * -0x7A143595
     x = (x ^ ((x >> 13) & 0x7FFFF)) * -0x3D4D51CB
     return x ^ ((x >> 16) & 0xFFFF)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from qknorm.nn.dropout import scramble, stays
 from qknorm.nn.functional import l2_normalize
 from qknorm.nn.packed import Packing
 
@@ -94,14 +95,6 @@ def plain_span_attention(
 def keep_mask(seed: Tensor, heads: int, rows: int, keys: int, dropout_p: float) -> Tensor:
     """(H, R, Rk) which weights the kernels' dropout keeps: a hash of seed, head, query row and key row."""
     head, row, key = (torch.arange(n, device=seed.device) for n in (heads, rows, keys))
-    state = _scramble(seed + head * 0x9E3779B9)
-    state = _scramble(state[:, None] + row * 0x85EBCA77)
-    return _scramble(state[:, :, None] + key * 0xC2B2AE3D) >> 8 >= int(dropout_p * 2**24)
-
-
-def _scramble(x: Tensor) -> Tensor:
-    """The last step of MurmurHash3, of 32-bit numbers held in int64."""
-    x = x & 0xFFFFFFFF
-    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
-    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
-    return x ^ (x >> 16)
+    state = scramble((seed + head * 0x9E3779B9).int())  # wraps around at 32 bits, as the kernels do
+    state = scramble((state[:, None].long() + row * 0x85EBCA77).int())
+    return stays(scramble((state[:, :, None].long() + key * 0xC2B2AE3D).int()), dropout_p)

@@ -1,7 +1,7 @@
 """The model compiled piece by piece: layers are alike, so one compilation serves all of a kind.
 
-Compiling the whole model as one would take several times longer, and gain only that the last addition of
-a layer is fused with the first norm of the next.
+Compiling the whole model as one takes longer, and gains only that the last addition of a layer is fused with
+the first norm of the next.
 """
 
 from __future__ import annotations
