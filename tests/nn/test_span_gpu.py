@@ -4,8 +4,6 @@ On a CUDA device; those that need no compiler also run in Triton's interpreter, 
 (but without bfloat16, which it cannot multiply).
 """
 
-import os
-
 import pytest
 import torch
 
@@ -15,14 +13,12 @@ from qknorm.nn.heads import HAS_TRITON
 from qknorm.nn.span_attention import can_fuse_spans, span_attention
 from qknorm.nn.spans import find_spans, keep_mask, plain_span_attention
 from support.compare import error
+from support.triton import DEVICE, INTERPRETED, anywhere
 
 if HAS_TRITON:
     from qknorm.nn.span_ops import fused_span_attention
 
 gpu = pytest.mark.gpu
-INTERPRETED = HAS_TRITON and os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cpu" if INTERPRETED else "cuda"
-anywhere = pytest.mark.filterwarnings("ignore::RuntimeWarning") if INTERPRETED else gpu
 
 LENGTHS, MEMORY = [5, 0, 33, 1, 150, 64, 2], [9, 3, 0, 40, 12, 130, 1]
 DTYPES = [torch.float32, torch.float16, *([] if INTERPRETED else [torch.bfloat16])]
@@ -54,20 +50,18 @@ def projections(kind, dtype, heads=2, width=32, g_values=None, seed=0, lengths=L
     return drawn(rng, used, 70, 3 * heads, width, dtype), None, g, spans
 
 
-def held_to_plain(q, kv, g, spans, seed, dropout_p, scale, eps=1e-12):
+def held_to_plain(q, kv, g, spans, seed, dropout_p, scale, eps=1e-12, bias=None):
     """Output and gradients of the kernels against those of the plain function in float64."""
-    given = [x for x in (q, kv, g) if x is not None]
-    out, _ = fused_span_attention(q, kv, g, *spans, seed, dropout_p, scale, eps)
+    given = [x for x in (q, kv, g, bias) if x is not None]
+    out, _ = fused_span_attention(q, kv, g, *spans, seed, dropout_p, scale, eps, bias)
     sees = spans.key_start < spans.key_end
     direction = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out)
     direction[~sees] = NAN  # nothing may come of it
     grads = torch.autograd.grad(out, given, direction)
     wide = iter([x.detach().double().requires_grad_() for x in given])
-    wide_q, wide_kv, wide_g = (None if x is None else next(wide) for x in (q, kv, g))
-    plain = plain_span_attention(wide_q, wide_kv, wide_g, spans, seed, dropout_p, scale, eps)
-    expected = torch.autograd.grad(
-        plain, [x for x in (wide_q, wide_kv, wide_g) if x is not None], direction.nan_to_num().double()
-    )
+    both = [None if x is None else next(wide) for x in (q, kv, g, bias)]
+    plain = plain_span_attention(*both[:3], spans, seed, dropout_p, scale, eps, both[3])
+    expected = torch.autograd.grad(plain, [x for x in both if x is not None], direction.nan_to_num().double())
     close = CLOSE[q.dtype]
     assert error(out, plain) < close
     for grad, wide_grad in zip(grads, expected, strict=True):
@@ -86,6 +80,16 @@ def test_kernels_are_the_plain_function(dtype, kind, dropout_p, g_values):
     q, kv, g, spans = projections(kind, dtype, g_values=g_values)
     seed = torch.tensor([12345], device=DEVICE) if dropout_p else None
     held_to_plain(q, kv, g, spans, seed, dropout_p, 1.0 if g_values else 0.2)
+
+
+@anywhere
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["self", "cross"])
+@pytest.mark.parametrize("g_values", [None, 1, 2])
+def test_the_kernels_add_the_bias(dtype, kind, g_values):
+    q, kv, g, spans = projections(kind, dtype, g_values=g_values, lengths=[7, 0, 40, 1], memory=[9, 3, 1, 70])
+    bias = torch.randn(3 * 2 * 32, generator=torch.Generator().manual_seed(3)).to(DEVICE).requires_grad_()
+    held_to_plain(q, kv, g, spans, torch.tensor([7], device=DEVICE), 0.2, 1.0 if g_values else 0.2, bias=bias)
 
 
 @anywhere

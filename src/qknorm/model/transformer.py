@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qknorm.ids import EOS, PAD, UNK
+from qknorm.model import fused
 from qknorm.model.layers import DecoderLayer, EncoderLayer, LayerCache
 from qknorm.model.settings import ModelSettings
 from qknorm.nn import FixNormEmbedding, Packing, SinusoidalPositions, TiedEmbedding, find_spans, make_norm
@@ -174,6 +175,8 @@ class Transformer(nn.Module):
         padding = None if packing is not None else source == PAD
         x = self.embed(source, packing, language)
         spans = None if packing is None else self.spans(packing, x.size(0))  # the same for all layers
+        if spans is not None and self.fuses(x):
+            return fused.encode(self, x, spans), None
         for layer in self.encoder:
             x = layer(x, padding, packing, spans)
         return self.encoder_norm(x), padding
@@ -193,6 +196,8 @@ class Transformer(nn.Module):
         if packing is not None:
             spans = self.spans(packing, x.size(0), is_causal=True)
             memory_spans = self.spans(packing, x.size(0), memory_packing, memory.size(0))
+            if self.fuses(x):
+                return fused.decode(self, x, memory, spans, memory_spans)
         for layer in self.decoder:
             x = layer(x, memory, memory_padding, packing, memory_packing, spans, memory_spans)
         return self.decoder_norm(x)  # type: ignore[no-any-return]
@@ -268,6 +273,10 @@ class Transformer(nn.Module):
         return dropout(x, self.settings.dropout, self.training)
 
     spans = staticmethod(find_spans)
+
+    def fuses(self, x: Tensor) -> bool:
+        """Whether packed layers consist of kernels alone, for (rows, E) inputs like x."""
+        return not torch.compiler.is_compiling() and fused.can_fuse(self, x)
 
     def _language(self, language: int | Tensor, ids_dim: int) -> Tensor:
         """The embedding of one language for all, or of one per sentence (padded) or row (packed)."""

@@ -312,6 +312,31 @@ class MultiheadAttention(nn.Module):
         projected: Tensor = self.out_proj(out.flatten(-2))
         return projected
 
+    def answers(self, x: Tensor) -> bool:
+        """Whether ``answer`` does what packed ``forward`` does, for inputs on x's device."""
+        return self.in_proj_bias is not None and self.embed_dim == self.kdim and self._takes_spans(x, x, x)
+
+    def answer(self, query: Tensor, key: Tensor, spans: Spans, seed: Tensor | None) -> Tensor:
+        """Packed attention without the bias of the output projection, for a kernel that adds it later.
+
+        Args:
+            query: (R, E), in the dtype of the weights.
+            key: (Rk, E), or ``query`` itself.
+            seed: decides what dropout drops; None: nothing.
+        """
+        w = self.in_proj_weight
+        assert w is not None
+        if query is key:
+            q, kv = self._split(F.linear(query, w)), None
+        else:
+            w_q, w_kv = torch.split(w, [self.embed_dim, 2 * self.embed_dim])
+            q, kv = self._split(F.linear(query, w_q)), self._split(F.linear(key, w_kv))
+        p = 0.0 if seed is None else self.dropout
+        eps = self.q_norm.eps if isinstance(self.q_norm, L2Norm) else 0.0
+        scale, bias = self._fixed_scale(), self.in_proj_bias
+        out = span_attention(q, kv, self.qk_scale, spans, p, scale, eps, bias, seed)
+        return F.linear(out.flatten(-2), self.out_proj.weight)
+
     def _takes_spans(self, query: Tensor, key: Tensor, value: Tensor) -> bool:
         """Whether packed attention can go from the projections to its result in one kernel."""
         return (

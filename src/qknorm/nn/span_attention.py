@@ -34,6 +34,8 @@ def span_attention(
     dropout_p: float = 0.0,
     scale: float = 1.0,
     eps: float = 0.0,
+    bias: Tensor | None = None,
+    seed: Tensor | None = None,
 ) -> Tensor:
     """softmax(scale · q kᵀ) v over each query's span, of heads as the projections give them; (R, H, D).
 
@@ -48,11 +50,16 @@ def span_attention(
         dropout_p: on the attention weights.
         scale: multiplies the logits.
         eps: vectors shorter than this normalise to zero.
+        bias: 3 · H · D values, of queries, keys and values, which are added to those first.
+        seed: one whole number below 2³¹, on the device, for dropout; drawn here otherwise.
     """
     if kv is not None and kv.dtype != q.dtype:
         raise ValueError(f"q and kv must have one dtype, not {q.dtype} and {kv.dtype}")
-    seed = torch.randint(SEEDS, (1,), device=q.device) if dropout_p > 0.0 else None
+    if dropout_p == 0.0:
+        seed = None
+    elif seed is None:
+        seed = torch.randint(SEEDS, (1,), device=q.device)
     if can_fuse_spans(q, q.size(-1)):
-        out: Tensor = fused_span_attention(q, kv, g, *spans, seed, dropout_p, scale, eps)[0]
+        out: Tensor = fused_span_attention(q, kv, g, *spans, seed, dropout_p, scale, eps, bias)[0]
         return out
-    return plain_span_attention(q, kv, g, spans, seed, dropout_p, scale, eps)
+    return plain_span_attention(q, kv, g, spans, seed, dropout_p, scale, eps, bias)

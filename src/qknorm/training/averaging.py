@@ -10,10 +10,9 @@ from torch import Tensor
 
 from qknorm.config import TrainingSettings
 from qknorm.model import Transformer
+from qknorm.training.flat import joined
 
 EMA, SNAPSHOT = "ema.", "snapshot."
-ALIGN = 64
-"""Joined tensors begin at multiples of so many values, as vectorised kernels want it."""
 
 
 class Averaging:
@@ -43,6 +42,10 @@ class Averaging:
         if self.kind == "ema":
             new: list[Tensor] = [p for _, p in self.model.named_parameters()]
             torch._foreach_lerp_(list(self._ema.values()), new, self.weight(step))
+
+    def flat(self) -> Tensor | None:
+        """The running mean moved into one flat buffer, laid out like the model's parameters would be."""
+        return joined(list(self._ema.values())) if self.kind == "ema" else None
 
     def join(self) -> None:
         """Lay all weights, and their running mean, end to end in memory, so that ``follow`` is one kernel."""
@@ -107,18 +110,3 @@ class Averaging:
 def _copy(source: Mapping[str, Tensor], to: Mapping[str, Tensor]) -> None:
     for name, tensor in source.items():
         to[name].copy_(tensor)
-
-
-@torch.no_grad()
-def joined(tensors: list[Tensor]) -> Tensor:
-    """Move tensors of one kind into one flat buffer, which is returned; they stay what they are."""
-    starts, size = [], 0
-    for tensor in tensors:
-        starts.append(size)
-        size += -(-tensor.numel() // ALIGN) * ALIGN
-    flat = torch.zeros(size, dtype=tensors[0].dtype, device=tensors[0].device)
-    for tensor, start in zip(tensors, starts, strict=True):
-        place = flat[start : start + tensor.numel()].view_as(tensor)
-        place.copy_(tensor)
-        tensor.data = place
-    return flat

@@ -22,12 +22,16 @@ from torch import Tensor
 from qknorm.config import TrainingSettings
 from qknorm.data import Batch
 from qknorm.model import Transformer
+from qknorm.nn.heads import HAS_TRITON
 from qknorm.training.averaging import Averaging
 from qknorm.training.halves import HalfTwin
 from qknorm.training.inputs import Inputs, Room
 from qknorm.training.regions import Regions, compiled
 from qknorm.training.step import Outcome, Step
 from qknorm.workers import Workers
+
+if HAS_TRITON:
+    from qknorm.training.update import FlatUpdate
 
 KEPT = 128
 """Outcomes that collect on the device before they are read."""
@@ -66,7 +70,6 @@ class CapturedStep(Step):
         compiles: bool = True,
         cache: Path | None = None,
     ) -> None:
-        averaging.join()
         super().__init__(model, settings, device, averaging, workers)
         self.room = room
         self.say = say
@@ -84,7 +87,9 @@ class CapturedStep(Step):
         self._outcome = torch.zeros(4, device=device)
         self._sums = torch.zeros(2, device=device)  # loss and nll of the batches of this update
         self._gradients: list[Tensor] = []  # summed over the batches of this update, where there are several
-        self._halves = HalfTwin(model) if self.half else None
+        self.fused = model.fuses(torch.empty(1, model.settings.d_model, device=device))
+        self._halves = HalfTwin(model, with_biases=not self.fused) if self.half else None
+        self._flat: FlatUpdate | None = None
         self._body = model if self._halves is None else self._halves.twin
         self._learned = self.parameters if self._halves is None else self._halves.parameters
         self._loss: Callable[[Inputs], tuple[Tensor, Tensor]] = lambda inputs: self.loss(inputs, self._body)
@@ -109,6 +114,13 @@ class CapturedStep(Step):
                 state["exp_avg"] = torch.zeros_like(parameter)
                 state["exp_avg_sq"] = torch.zeros_like(parameter)
         self._gradients = [torch.zeros_like(p) for p in self.parameters] if self.accumulates else []
+        if HAS_TRITON and self.device.type == "cuda":
+            copies = [None] * len(self.parameters) if self._halves is None else self._halves.copies
+            clip = self.settings.clip or math.inf
+            self._flat = FlatUpdate(self.optimizer, self.parameters, clip, self.averaging.flat(), copies)
+            self._flat.follow()
+        else:
+            self.averaging.join()
         self._send(largest, 0.0, 1, 0.0)
         self._dry.fill_(1.0)
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
@@ -181,11 +193,11 @@ class CapturedStep(Step):
 
     def _learn(self) -> list[Tensor]:
         """Forward and backward of the batch in the buffers; the gradients of this update so far."""
-        if self._halves is not None:
+        if self._halves is not None and self._flat is None:
             self._halves.follow()
         loss, nll = self._loss(self._inputs)
         gradients = list(torch.autograd.grad(loss * self._numbers[SHARE], self._learned))
-        if self._halves is not None:
+        if self._halves is not None and (self._flat is None or self.accumulates):
             gradients = self._halves.widened(gradients)
         self._sums += torch.stack([loss.detach(), nll])
         if not self.accumulates:
@@ -196,9 +208,24 @@ class CapturedStep(Step):
     @torch.no_grad()
     def _apply(self, gradients: list[Tensor]) -> None:
         """Clip, update, average; all of it without effect where something is not finite."""
-        norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
+        if self._flat is not None:
+            gradients = [gradient.contiguous() for gradient in gradients]
+            norm = self._flat.norm(gradients)
+        else:
+            norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
         finite = self._sums.isfinite().all() & norm.isfinite()
         skip = torch.maximum((~finite).float(), self._dry)
+        if self._flat is not None:
+            self._flat.apply(norm, skip, self._numbers[RATE], self._numbers[WEIGHT])
+        else:
+            self._optimize(gradients, norm, skip)
+        self._outcome.copy_(torch.stack([*self._sums, norm, finite.float()]))
+        self._sums.zero_()
+        if self.accumulates:
+            torch._foreach_zero_(self._gradients)
+
+    def _optimize(self, gradients: list[Tensor], norm: Tensor, skip: Tensor) -> None:
+        """What ``FlatUpdate`` does, by the optimiser itself."""
         clip = self.settings.clip or math.inf
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient
@@ -209,12 +236,8 @@ class CapturedStep(Step):
         fused.found_inf = skip
         self.optimizer.step()
         self.averaging.follow(self._numbers[WEIGHT] * (1.0 - skip))
-        self._outcome.copy_(torch.stack([*self._sums, norm, finite.float()]))
-        self._sums.zero_()
         for parameter in self.parameters:
             parameter.grad = None
-        if self.accumulates:
-            torch._foreach_zero_(self._gradients)
 
     def _compile(self) -> None:
         """Compile the model and its loss; where that fails, leave them as they are and tell the user."""
@@ -225,7 +248,7 @@ class CapturedStep(Step):
                 return self.loss(inputs, self._body)
 
         try:
-            regions = Regions(self._body)
+            regions = Regions(self._body, with_layers=not self.fused)
             self.head = compiled(plain)  # type: ignore[method-assign]
             found, _ = loss(self._inputs)
             torch.autograd.grad(found, self._learned)
@@ -260,6 +283,8 @@ class CapturedStep(Step):
         with torch.cuda.graph(graph, pool=self._graphs[0].pool() if self._graphs else None):
             work()
         self._graphs.append(graph)
+        if self._flat is not None:
+            self._flat.point()
         return graph.replay
 
 

@@ -25,35 +25,42 @@ IN_PRODUCTS = {
     "v_proj_weight",
 }
 """Parameters of ``nn.Linear`` and ``MultiheadAttention`` that autocast would round."""
+BIASES = {"bias", "in_proj_bias"}
 
 
 class HalfTwin:
-    """``twin`` computes what ``model`` does under bfloat16 autocast; other parameters are the model's own."""
+    """``twin`` computes what ``model`` does under bfloat16 autocast; other parameters are the model's own.
 
-    def __init__(self, model: Transformer) -> None:
+    Kernels that add biases themselves want them as they are: ``with_biases`` False.
+    """
+
+    def __init__(self, model: Transformer, with_biases: bool = True) -> None:
         self.twin = copy.deepcopy(model)
         self.twin.positions, self.twin.target_subwords = model.positions, model.target_subwords
-        self._own: list[Tensor] = []
-        self._rounded: list[Tensor] = []
+        names = IN_PRODUCTS if with_biases else IN_PRODUCTS - BIASES
+        self.copies: list[Tensor | None] = []
+        """Of each parameter of the model its bfloat16 copy, if it has one."""
         for theirs, ours in zip(model.modules(), self.twin.modules(), strict=True):
             for name, parameter in theirs._parameters.items():
                 if parameter is None:
                     continue
-                if isinstance(theirs, nn.Linear | MultiheadAttention) and name in IN_PRODUCTS:
-                    rounded = nn.Parameter(parameter.detach().bfloat16())
-                    self._own.append(parameter.detach())
-                    self._rounded.append(rounded.detach())
-                    ours._parameters[name] = rounded
+                rounds = isinstance(theirs, nn.Linear | MultiheadAttention) and name in names
+                if rounds:
+                    ours._parameters[name] = nn.Parameter(parameter.detach().bfloat16())
                 else:
                     ours._parameters[name] = parameter
+                self.copies.append(ours._parameters[name] if rounds else None)
         self.parameters = list(self.twin.parameters())
         """In the order of the model's."""
+        self._own: list[Tensor] = list(model.parameters())
         self._wide = [torch.empty_like(p, dtype=torch.float32) for p in self.parameters if _is_half(p)]
 
     @torch.no_grad()
     def follow(self) -> None:
         """Take over the model's weights as they are now."""
-        torch._foreach_copy_(self._rounded, self._own)
+        copies = [copy for copy in self.copies if copy is not None]
+        own = [p for p, copy in zip(self._own, self.copies, strict=True) if copy is not None]
+        torch._foreach_copy_(copies, own)
 
     @torch.no_grad()
     def widened(self, gradients: Sequence[Tensor]) -> list[Tensor]:

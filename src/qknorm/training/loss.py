@@ -13,6 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from qknorm.nn.heads import FUSED_DTYPES, HAS_TRITON
+
+if HAS_TRITON:
+    from qknorm.training.loss_kernels import MOST_SUBWORDS, fused_smoothed_loss
+
 ROWS = {"cpu": 512, "cuda": 8192}
 """Target positions whose logits exist at a time."""
 
@@ -57,12 +62,27 @@ def smoothed_loss(
     if allowed is not None:  # leave the others out rather than mask them: their logits are not computed
         table, wanted = table.index_select(0, allowed.ids), allowed.place[wanted]
         bias = None if bias is None else bias.index_select(0, allowed.ids)
+    if can_fuse_loss(h, table):
+        kind = _product_dtype(h)
+        counted = torch.ones_like(wanted, dtype=torch.bool) if real is None else real
+        loss, nll, *_ = fused_smoothed_loss(h.to(kind), table.to(kind), bias, wanted, counted, smoothing)
+        return loss, nll
     if torch.compiler.is_compiling():
         return written_out_loss(h, table, bias, wanted, smoothing, real)
     if real is None:
         real = torch.ones_like(wanted, dtype=torch.bool)
     loss, nll = _SmoothedLoss.apply(h, table, bias, wanted, smoothing, real)  # type: ignore[no-untyped-call]
     return loss, nll
+
+
+def can_fuse_loss(h: Tensor, table: Tensor) -> bool:
+    """Whether the kernel takes rows of logits as long as these."""
+    return HAS_TRITON and h.is_cuda and _product_dtype(h) in FUSED_DTYPES and table.size(0) <= MOST_SUBWORDS
+
+
+def _product_dtype(h: Tensor) -> torch.dtype:
+    device = h.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else h.dtype
 
 
 def written_out_loss(
@@ -101,7 +121,7 @@ class _SmoothedLoss(torch.autograd.Function):
         loss = nll = torch.zeros((), dtype=torch.float32, device=h.device)
         device = h.device.type
         step = ROWS.get(device, ROWS["cuda"])
-        kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else h.dtype
+        kind = _product_dtype(h)
         hidden, weights = h.to(kind), table.to(kind)
         space = hidden.new_empty(min(step, R), V)  # one for all rounds: fresh memory costs more than sums
         for start in range(0, R, step):

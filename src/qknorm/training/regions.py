@@ -11,37 +11,50 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import nn
 
 from qknorm.model import Transformer
 
+RECOMPILED = 256
+"""How often one function may be compiled anew in a process: for every model, size of buffers and kind."""
+
 
 class Regions:
-    """Compiled pieces of a model, which take the place of the plain ones inside ``in_place``."""
+    """Compiled pieces of a model, which take the place of the plain ones inside ``in_place``.
 
-    def __init__(self, model: Transformer) -> None:
+    Layers that consist of kernels have nothing to gain and are left as they are: ``with_layers`` False.
+    """
+
+    def __init__(self, model: Transformer, with_layers: bool = True) -> None:
         self.model = model
-        self._embed = compiled(model.embed)
-        self._spans = compiled(model.spans)
-        self._layers = {
-            name: nn.ModuleList(compiled(layer) for layer in getattr(model, name))
-            for name in ("encoder", "decoder")
-        }
+        config: Any = torch._dynamo.config
+        config.recompile_limit = max(config.recompile_limit, RECOMPILED)
+        config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 4 * RECOMPILED)
+        self._pieces: dict[str, Any] = {name: compiled(getattr(model, name)) for name in ("embed", "spans")}
+        if not with_layers:
+            return
+        for name in ("encoder", "decoder"):
+            self._pieces[name] = nn.ModuleList(compiled(layer) for layer in getattr(model, name))
+        for name in ("encoder_norm", "decoder_norm"):
+            if not isinstance(getattr(model, name), nn.Identity):
+                self._pieces[name] = compiled(getattr(model, name))
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """The model with its compiled pieces, inside the block; its weights are the same tensors."""
         model: Any = self.model
-        plain = {name: getattr(model, name) for name in self._layers}
+        plain = {name: getattr(model, name) for name in self._pieces}
         try:
-            for name, layers in self._layers.items():
-                setattr(model, name, layers)
-            model.embed, model.spans = self._embed, self._spans
+            for name, piece in self._pieces.items():
+                setattr(model, name, piece)
             yield
         finally:
-            for name, layers in plain.items():
-                setattr(model, name, layers)
-            del model.embed, model.spans
+            for name, piece in plain.items():
+                if isinstance(piece, nn.Module):
+                    setattr(model, name, piece)
+                else:
+                    delattr(model, name)  # the method behind it
 
 
 def compiled(piece: Callable[..., Any]) -> Any:

@@ -1,0 +1,112 @@
+"""Packed PreNorm layers from kernels that do everything between two products in one go.
+
+The same function as the layers' own ``forward``, sublayer by sublayer: an answer is added to the residual
+stream and the sum normalised for the next sublayer in one kernel, also where the next is another layer's.
+
+Axes: R rows of a buffer, E model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qknorm.model.layers import DecoderLayer, EncoderLayer, FeedForward, Sublayer
+from qknorm.nn import Spans
+from qknorm.nn.residual import can_fuse_residual, join_norm, relu_dropout
+from qknorm.nn.span_attention import SEEDS
+
+if TYPE_CHECKING:
+    from qknorm.model.transformer import Transformer
+
+SEEDS_A_LAYER = 6
+"""At most: two for each sublayer."""
+
+
+class Stream:
+    """The residual stream on its way through sublayers: what there is, and an answer not yet added."""
+
+    def __init__(self, x: Tensor, seeds: Iterator[Tensor] | None, dtype: torch.dtype, dropout: float) -> None:
+        self.x = x  # (R, E)
+        self.seeds = seeds  # None: nothing is dropped
+        self.dtype = dtype  # of the products
+        self.dropout = dropout
+        self.answer: Tensor | None = None  # (R, E) without its bias
+        self.bias: Tensor | None = None
+
+    def enter(self, norm: nn.Module) -> Tensor:
+        """Add the last answer, and normalise for the next sublayer; (R, E)."""
+        p = 0.0 if self.seeds is None or self.answer is None else self.dropout
+        self.x, h = join_norm(self.x, self.answer, self.bias, norm, p, self.seed(p), self.dtype)
+        self.answer = None
+        return h
+
+    def leave(self, answer: Tensor, bias: Tensor | None) -> None:
+        self.answer, self.bias = answer, bias
+
+    def seed(self, p: float) -> Tensor | None:
+        return None if self.seeds is None or p == 0.0 else next(self.seeds)
+
+
+def can_fuse(model: Transformer, x: Tensor) -> bool:
+    """Whether the kernels do all that these layers do."""
+    norms = [model.encoder_norm, model.decoder_norm]
+    norms += [m.norm for m in model.modules() if isinstance(m, Sublayer)]
+    attentions = [getattr(layer, name) for layer in model.decoder for name in ("self_attn", "cross_attn")]
+    attentions += [layer.self_attn for layer in model.encoder]
+    return (
+        model.settings.norm_position == "pre"
+        and all(can_fuse_residual(x, norm) for norm in norms)
+        and all(attention.answers(x) for attention in attentions)
+    )
+
+
+def encode(model: Transformer, x: Tensor, spans: Spans) -> Tensor:
+    """The encoder's layers and last norm, from embedded (R, E) to encoded (R, E)."""
+    stream = _stream(model, x)
+    for layer in model.encoder:
+        assert isinstance(layer, EncoderLayer)
+        attention = layer.self_attn
+        h = stream.enter(layer.self_attn_sublayer.norm)
+        answer = attention.answer(h, h, spans, stream.seed(attention.dropout))
+        stream.leave(answer, attention.out_proj.bias)
+        _feed_forward(layer.ff, stream, layer.ff_sublayer.norm)
+    return stream.enter(model.encoder_norm)
+
+
+def decode(model: Transformer, x: Tensor, memory: Tensor, spans: Spans, memory_spans: Spans) -> Tensor:
+    """The decoder's layers and last norm, from embedded (R, E) to hidden states (R, E)."""
+    stream = _stream(model, x)
+    for layer in model.decoder:
+        assert isinstance(layer, DecoderLayer)
+        attention = layer.self_attn
+        h = stream.enter(layer.self_attn_sublayer.norm)
+        answer = attention.answer(h, h, spans, stream.seed(attention.dropout))
+        stream.leave(answer, attention.out_proj.bias)
+        attention = layer.cross_attn
+        h = stream.enter(layer.cross_attn_sublayer.norm)
+        answer = attention.answer(h, memory, memory_spans, stream.seed(attention.dropout))
+        stream.leave(answer, attention.out_proj.bias)
+        _feed_forward(layer.ff, stream, layer.ff_sublayer.norm)
+    return stream.enter(model.decoder_norm)
+
+
+def _feed_forward(ff: FeedForward, stream: Stream, norm: nn.Module) -> None:
+    h = stream.enter(norm)
+    p = ff.dropout if stream.seeds is not None else 0.0
+    inner = relu_dropout(F.linear(h, ff.inner.weight), ff.inner.bias, p, stream.seed(p))
+    stream.leave(F.linear(inner, ff.outer.weight), ff.outer.bias)
+
+
+def _stream(model: Transformer, x: Tensor) -> Stream:
+    seeds = None
+    if model.training:  # one draw for all: a kernel each would take longer than what they decide
+        count = SEEDS_A_LAYER * max(len(model.encoder), len(model.decoder)) + 1
+        seeds = iter(torch.split(torch.randint(SEEDS, (count,), device=x.device), 1))
+    first = next(iter(model.encoder))
+    assert isinstance(first, EncoderLayer)
+    return Stream(x, seeds, first.ff.inner.weight.dtype, model.settings.dropout)

@@ -1,0 +1,160 @@
+"""The kernels between products as operations that PyTorch can differentiate.
+
+Axes: R rows, E width.
+"""
+# mypy: ignore-errors
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from torch.library import triton_op, wrap_triton
+
+from qknorm.nn.residual_kernels import add_up_parts, join_rows, part_rows, rectify, rectify_backward
+
+TILE = {"forward": 4096, "backward": 8192}
+"""Values a program takes: whole rows, at least one."""
+RELU_ROWS, RELU_COLUMNS = 32, 256
+SUM_STRIP, SUM_COLUMNS = 64, 32
+
+
+@triton_op("qknorm::join_norm", mutates_args={})
+def fused_join_norm(
+    x: Tensor, y: Tensor | None, bias: Tensor | None, weight: Tensor, shift: Tensor | None,
+    seed: Tensor | None, dropout_p: float, eps: float, dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """x + dropout(y + bias) (empty where y is None), its norm in ``dtype``, and what backward needs of it.
+
+    ``shift`` None is ScaleNorm.
+    """
+    x, y = x.contiguous(), None if y is None else y.contiguous()
+    R, E = x.shape
+    z = x.new_empty(0) if y is None else torch.empty_like(x)
+    h = torch.empty_like(x, dtype=dtype)
+    centre = x.new_empty(R if shift is not None else 0, dtype=torch.float32)
+    inverse = x.new_empty(R, dtype=torch.float32)
+    rows, width = _tile("forward", E)
+    if R:
+        wrap_triton(join_rows)[(triton.cdiv(R, rows),)](
+            x, x if y is None else y, weight if bias is None else bias, x if seed is None else seed,
+            weight, weight if shift is None else shift, z, h, centre, inverse,
+            R, E, *_numbers(dropout_p), eps,
+            y is not None, bias is not None, y is not None and seed is not None, shift is not None,
+            rows, width, num_warps=4,
+        )  # fmt: skip
+    return z, h, centre, inverse
+
+
+@triton_op("qknorm::join_norm_backward", mutates_args={})
+def fused_join_norm_backward(
+    dz: Tensor | None, dh: Tensor, z: Tensor, centre: Tensor, inverse: Tensor, weight: Tensor,
+    seed: Tensor | None, dropout_p: float, y_dtype: torch.dtype | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of x and y, and (3, E): those of weight, shift and bias."""
+    R, E = z.shape
+    dz, dh = None if dz is None else dz.contiguous(), dh.contiguous()
+    dx = torch.empty_like(z)
+    dy = z.new_empty(0) if y_dtype is None else torch.empty_like(z, dtype=y_dtype)
+    rows, width = _tile("backward", E)
+    programs = triton.cdiv(R, rows)
+    parts = z.new_empty(programs, 3 * E, dtype=torch.float32)
+    if R:
+        wrap_triton(part_rows)[(programs,)](
+            dh if dz is None else dz, dh, z, centre, inverse, z if seed is None else seed, weight,
+            dx, dy, parts, R, E, *_numbers(dropout_p),
+            dz is not None, y_dtype is not None, y_dtype is not None and seed is not None, centre.numel() > 0,
+            rows, width, num_warps=8,
+        )  # fmt: skip
+    return dx, dy, added_up(parts).view(3, E)
+
+
+@triton_op("qknorm::relu_dropout", mutates_args={})
+def fused_relu_dropout(u: Tensor, bias: Tensor | None, seed: Tensor | None, dropout_p: float) -> Tensor:
+    """dropout(relu(u + bias))."""
+    R, E = u.shape
+    u = u.contiguous()
+    v = torch.empty_like(u)
+    if R:
+        wrap_triton(rectify)[_relu_grid(R, E)](
+            u, u if bias is None else bias, u if seed is None else seed, v, R, E,
+            *_numbers(dropout_p), bias is not None, seed is not None, RELU_ROWS, RELU_COLUMNS, num_warps=8,
+        )  # fmt: skip
+    return v
+
+
+@triton_op("qknorm::relu_dropout_backward", mutates_args={})
+def fused_relu_dropout_backward(dv: Tensor, v: Tensor, boost: float) -> tuple[Tensor, Tensor]:
+    """The gradients of u and bias."""
+    R, E = v.shape
+    dv, du = dv.contiguous(), torch.empty_like(v)
+    grid = _relu_grid(R, E)
+    parts = v.new_empty(grid[0], E, dtype=torch.float32)
+    if R:
+        wrap_triton(rectify_backward)[grid](
+            dv, v, du, parts, R, E, boost, RELU_ROWS, RELU_COLUMNS, num_warps=8
+        )
+    return du, added_up(parts)
+
+
+def added_up(parts: Tensor, tail: int = 0) -> Tensor:
+    """(C,) sums over the rows of (N, C); the last ``tail`` columns add up to one value."""
+    C = parts.size(1) - tail
+    out = parts.new_empty(C + (tail > 0))
+    wrap_triton(add_up_parts)[(triton.cdiv(C, SUM_COLUMNS) + (tail > 0),)](
+        parts, out, C, parts.size(0), tail, SUM_STRIP, SUM_COLUMNS
+    )
+    return out
+
+
+def _relu_grid(R: int, E: int) -> tuple[int, int]:
+    return triton.cdiv(R, RELU_ROWS), triton.cdiv(E, RELU_COLUMNS)
+
+
+def _tile(name: str, E: int) -> tuple[int, int]:
+    width = triton.next_power_of_2(E)
+    return max(1, TILE[name] // width), width
+
+
+def _numbers(dropout_p: float) -> tuple[int, float]:
+    return int(dropout_p * 2**24), 1.0 / (1.0 - dropout_p)
+
+
+def _keep_join(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    x, y, bias, weight, shift, seed, ctx.dropout_p, _, _ = inputs
+    z, _, centre, inverse = output
+    ctx.save_for_backward(x if y is None else z, centre, inverse, weight, seed)
+    ctx.y_dtype = None if y is None else y.dtype
+    ctx.has_bias, ctx.has_shift = bias is not None, shift is not None
+    ctx.mark_non_differentiable(centre, inverse)
+    ctx.set_materialize_grads(False)
+
+
+def _join_backward(ctx: Any, dz: Tensor | None, dh: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    z, centre, inverse, weight, seed = ctx.saved_tensors
+    dh = torch.zeros_like(z) if dh is None else dh
+    dz = None if ctx.y_dtype is None else dz  # of the empty tensor that stands for x itself
+    dx, dy, sums = fused_join_norm_backward(
+        dz, dh, z, centre, inverse, weight, seed, ctx.dropout_p, ctx.y_dtype
+    )
+    dweight = sums[0] if ctx.has_shift else sums[0].sum().view(1)
+    dshift = sums[1] if ctx.has_shift else None
+    dbias = sums[2] if ctx.has_bias else None
+    return dx, None if ctx.y_dtype is None else dy, dbias, dweight, dshift, *[None] * 4
+
+
+def _keep_relu(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, bias, _, dropout_p = inputs
+    ctx.save_for_backward(output)
+    ctx.boost = 1.0 / (1.0 - dropout_p)
+    ctx.has_bias = bias is not None
+
+
+def _relu_backward(ctx: Any, dv: Tensor) -> tuple[Tensor | None, ...]:
+    (v,) = ctx.saved_tensors
+    du, dbias = fused_relu_dropout_backward(dv, v, ctx.boost)
+    return du, dbias if ctx.has_bias else None, None, None
+
+
+fused_join_norm.register_autograd(_join_backward, setup_context=_keep_join)
+fused_relu_dropout.register_autograd(_relu_backward, setup_context=_keep_relu)

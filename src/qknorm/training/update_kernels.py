@@ -1,0 +1,72 @@
+"""Kernels over all weights at once: the length of the gradient, and the update with all that follows from it.
+
+Weights, Adam's moments, the running mean and the rounded copy lie in flat buffers of one layout. Gradients
+lie where autograd left them; a table of their addresses says where. A program takes one piece of a tensor.
+"""
+# mypy: ignore-errors
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add_up_squares(pointers, halves, owner, begin, count, parts, PIECE: tl.constexpr):
+    """Of each piece of the gradient, into ``parts``."""
+    piece = tl.program_id(0)
+    tensor = tl.load(owner + piece)
+    col = tl.arange(0, PIECE)
+    there = col < tl.load(count + piece)
+    gradient = load_gradient(pointers, halves, tensor, tl.load(begin + piece), col, there)
+    tl.store(parts + piece, tl.sum(gradient * gradient, axis=0))
+
+
+@triton.jit
+def update_weights(
+    pointers, halves, decays, owner, begin, count, place,
+    weights, first, second, mean, rounded,
+    norm, skip, rate, share, corrections,
+    clip, clip_epsilon,
+    beta1: tl.constexpr, beta2: tl.constexpr, epsilon: tl.constexpr,
+    DECOUPLED: tl.constexpr, HAS_MEAN: tl.constexpr, HAS_ROUNDED: tl.constexpr, PIECE: tl.constexpr,
+):  # fmt: skip
+    """Adam with clipping (the gradient's norm is known by now), the running mean, and rounding."""
+    if tl.load(skip) == 0.0:
+        piece = tl.program_id(0)
+        tensor = tl.load(owner + piece)
+        col = tl.arange(0, PIECE)
+        there = col < tl.load(count + piece)
+        at = tl.load(place + piece) + col
+        gradient = load_gradient(pointers, halves, tensor, tl.load(begin + piece), col, there)
+        gradient *= tl.minimum(clip / (tl.load(norm) + clip_epsilon), 1.0)
+        lr, decay = tl.load(rate), tl.load(decays + tensor)
+        w = tl.load(weights + at, mask=there, other=0.0)
+        if DECOUPLED:
+            w *= 1.0 - lr * decay
+        else:
+            gradient += decay * w
+        m = tl.load(first + at, mask=there, other=0.0)
+        v = tl.load(second + at, mask=there, other=0.0)
+        m += (1.0 - beta1) * (gradient - m)
+        v = beta2 * v + (1.0 - beta2) * gradient * gradient
+        correction1, correction2 = tl.load(corrections), tl.load(corrections + 1)
+        w -= (lr / correction1) * m / (tl.sqrt(v) / tl.sqrt(correction2) + epsilon)
+        tl.store(weights + at, w, mask=there)
+        tl.store(first + at, m, mask=there)
+        tl.store(second + at, v, mask=there)
+        if HAS_MEAN:
+            kept = tl.load(mean + at, mask=there, other=0.0)
+            tl.store(mean + at, kept + tl.load(share) * (w - kept), mask=there)
+        if HAS_ROUNDED:
+            tl.store(rounded + at, w, mask=there)
+
+
+@triton.jit
+def load_gradient(pointers, halves, tensor, begin, col, there):
+    address = tl.load(pointers + tensor)
+    if tl.load(halves + tensor) != 0:
+        half = address.to(tl.pointer_type(tl.bfloat16)) + begin
+        gradient = tl.load(half + col, mask=there, other=0.0).to(tl.float32)
+    else:
+        whole = address.to(tl.pointer_type(tl.float32)) + begin
+        gradient = tl.load(whole + col, mask=there, other=0.0)
+    return gradient

@@ -1,0 +1,54 @@
+"""Packed layers from kernels are the layers: here by the kernels' plain counterparts, without dropout."""
+
+import pytest
+import torch
+
+from qknorm.model import ModelSettings, Transformer, fused
+from qknorm.nn import Packing, find_spans
+
+NONE = {"dropout": 0.0, "attention_dropout": 0.0, "ff_dropout": 0.0, "word_dropout": 0.0}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"norm": "scale", "qk_norm": None},
+        {"qk_scale_per": "head"},
+        {"encoder_layers": 1, "decoder_layers": 3},
+    ],
+)
+def test_fused_equals_layers(changed):
+    torch.manual_seed(0)
+    settings = {"d_model": 32, "d_ff": 48, "heads": 4, "encoder_layers": 2, "decoder_layers": 2, "length": 20}
+    model = Transformer(40, ModelSettings(**(settings | NONE | changed)))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, parameter.mean().item(), 0.1)
+    source_packing, packing = Packing.of([5, 1, 9]), Packing.of([7, 3, 2])
+    source, target = torch.randint(4, 40, (15,)), torch.randint(4, 40, (12,))
+    memory, _ = model.encode(source, source_packing)
+    hidden = model.decode(target, memory, None, packing, source_packing)
+    expected = torch.autograd.grad(hidden.square().sum(), list(model.parameters()), allow_unused=True)
+
+    x, spans = model.embed(source, source_packing, 0), find_spans(source_packing, 15)
+    memory_again = fused.encode(model, x, spans)
+    crossing = find_spans(packing, 12, source_packing, 15)
+    x = model.embed(target, packing, 1)
+    again = fused.decode(model, x, memory_again, find_spans(packing, 12, is_causal=True), crossing)
+    torch.testing.assert_close(memory_again, memory)
+    torch.testing.assert_close(again, hidden)
+    found = torch.autograd.grad(again.square().sum(), list(model.parameters()), allow_unused=True)
+    for (name, _), a, b in zip(model.named_parameters(), found, expected, strict=True):
+        assert (a is None) == (b is None), name
+        if a is not None:
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_dropout_drops_in_training_only():
+    torch.manual_seed(0)
+    settings = ModelSettings(d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1, length=20)
+    model = Transformer(40, settings)
+    x, spans = torch.randn(8, 16), find_spans(Packing.of([8]), 8)
+    assert not torch.equal(fused.encode(model, x, spans), fused.encode(model, x, spans))
+    model.eval()
+    assert torch.equal(fused.encode(model, x, spans), fused.encode(model, x, spans))
