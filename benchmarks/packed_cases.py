@@ -125,7 +125,7 @@ class Case:
 
     def kernel_steps(self) -> dict[str, Step]:
         """The operations alone, forward and backward, without autograd."""
-        settings = (self.q, self.kv, self.g, *self.spans, self.seed, self.dropout_p, 1.0, EPS)
+        settings = (self.q, self.kv, self.g, *self.spans, self.seed, self.dropout_p, 1.0, EPS, None)
         with torch.no_grad():
             kept = fused_span_attention(*settings)
 

@@ -86,7 +86,7 @@ def test_kernels_are_the_plain_function(dtype, kind, dropout_p, g_values):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", ["self", "cross"])
 @pytest.mark.parametrize("g_values", [None, 1, 2])
-def test_the_kernels_add_the_bias(dtype, kind, g_values):
+def test_the_kernels_find_the_gradient_of_a_bias(dtype, kind, g_values):
     q, kv, g, spans = projections(kind, dtype, g_values=g_values, lengths=[7, 0, 40, 1], memory=[9, 3, 1, 70])
     bias = torch.randn(3 * 2 * 32, generator=torch.Generator().manual_seed(3)).to(DEVICE).requires_grad_()
     held_to_plain(q, kv, g, spans, torch.tensor([7], device=DEVICE), 0.2, 1.0 if g_values else 0.2, bias=bias)

@@ -324,17 +324,18 @@ class MultiheadAttention(nn.Module):
             key: (Rk, E), or ``query`` itself.
             seed: decides what dropout drops; None: nothing.
         """
-        w = self.in_proj_weight
-        assert w is not None
+        w, bias = self.in_proj_weight, self.in_proj_bias
+        assert w is not None and bias is not None
+        b = bias.detach().to(query.dtype)
         if query is key:
-            q, kv = self._split(F.linear(query, w)), None
+            q, kv = self._split(F.linear(query, w, b)), None
         else:
-            w_q, w_kv = torch.split(w, [self.embed_dim, 2 * self.embed_dim])
-            q, kv = self._split(F.linear(query, w_q)), self._split(F.linear(key, w_kv))
+            sides = [self.embed_dim, 2 * self.embed_dim]
+            (w_q, w_kv), (b_q, b_kv) = torch.split(w, sides), torch.split(b, sides)
+            q, kv = self._split(F.linear(query, w_q, b_q)), self._split(F.linear(key, w_kv, b_kv))
         p = 0.0 if seed is None else self.dropout
         eps = self.q_norm.eps if isinstance(self.q_norm, L2Norm) else 0.0
-        scale, bias = self._fixed_scale(), self.in_proj_bias
-        out = span_attention(q, kv, self.qk_scale, spans, p, scale, eps, bias, seed)
+        out = span_attention(q, kv, self.qk_scale, spans, p, self._fixed_scale(), eps, bias, seed)
         return F.linear(out.flatten(-2), self.out_proj.weight)
 
     def _takes_spans(self, query: Tensor, key: Tensor, value: Tensor) -> bool:

@@ -1,10 +1,10 @@
 """What stands between a Transformer's products, row by row, as Triton kernels; for where Triton is.
 
 ``join_rows`` adds a sublayer's answer to the residual stream and normalises the sum for the next sublayer.
-A product's bias is added after it, in here. The backward kernels also add up columns, each program its own
-rows: the gradients of the norm's weights and of the bias. ``add_up_parts`` adds up the programs' sums.
+A product's bias is added after it, in here. The gradients of biases and of the norm's weights are sums over
+rows: each program adds up its own. ``add_up_parts`` adds up the programs' sums.
 
-Axes: R rows, E width; a program takes ROWS of them.
+Axes: R rows, E width; a program takes ROWS of them, ROUNDS times. Places are counted in 32 bits.
 """
 # mypy: ignore-errors
 
@@ -23,7 +23,7 @@ def join_rows(
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     col = tl.arange(0, WIDTH)
     there = (row < R)[:, None] & (col < E)[None, :]
-    at = row.to(tl.int64)[:, None] * E + col[None, :]
+    at = row[:, None] * E + col[None, :]
     s = tl.load(x + at, mask=there, other=0.0).to(tl.float32)
     if HAS_Y:
         answer = tl.load(y + at, mask=there, other=0.0).to(tl.float32)
@@ -50,25 +50,22 @@ def join_rows(
 
 @triton.jit
 def part_rows(
-    dz, dh, z, centre, inverse, seed, weight, dx, dy, parts, R, E,
+    dz, dh, z, centre, inverse, seed, weight, dx, dy, R, E,
     drop: tl.constexpr, boost: tl.constexpr,
     HAS_DZ: tl.constexpr, HAS_Y: tl.constexpr, DROPOUT: tl.constexpr, CENTRED: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of x and y, and, (3, E) in a program's row of ``parts``, of weight, shift and bias."""
+    """The gradients of x and y."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     col = tl.arange(0, WIDTH)
     there = (row < R)[:, None] & (col < E)[None, :]
-    at = row.to(tl.int64)[:, None] * E + col[None, :]
-    unit = tl.load(z + at, mask=there, other=0.0).to(tl.float32)
-    up = tl.load(dh + at, mask=there, other=0.0).to(tl.float32)
-    length = tl.load(inverse + row, mask=row < R, other=0.0)
+    at = row[:, None] * E + col[None, :]
+    scaled = tl.load(dh + at, mask=there, other=0.0).to(tl.float32)
+    unit, length = unit_rows(z, centre, inverse, at, row, there, R, CENTRED)
     if CENTRED:
-        unit -= tl.load(centre + row, mask=row < R, other=0.0)[:, None]
-        scaled = up * tl.load(weight + col, mask=col < E, other=0.0)[None, :]
+        scaled *= tl.load(weight + col, mask=col < E, other=0.0)[None, :]
     else:
-        scaled = up * tl.load(weight)
-    unit = tl.where(there, unit * length[:, None], 0.0)
+        scaled *= tl.load(weight)
     along = tl.sum(scaled * unit, axis=1)
     if CENTRED:
         mean = tl.sum(scaled, axis=1) / E
@@ -78,14 +75,48 @@ def part_rows(
     if HAS_DZ:
         ds += tl.load(dz + at, mask=there, other=0.0).to(tl.float32)
     tl.store(dx + at, ds, mask=there)
-    part = parts + tl.program_id(0).to(tl.int64) * (3 * E) + col
-    tl.store(part, tl.sum(up * unit, axis=0), mask=col < E)
-    tl.store(part + E, tl.sum(up, axis=0), mask=col < E)
     if HAS_Y:
         if DROPOUT:
             ds = tl.where(stays(seed, at, drop), ds * boost, 0.0)
         tl.store(dy + at, ds, mask=there)
-        tl.store(part + 2 * E, tl.sum(tl.where(there, ds, 0.0), axis=0), mask=col < E)
+
+
+@triton.jit
+def add_up_join(
+    dh, z, centre, inverse, dy, parts, R, E,
+    HAS_Y: tl.constexpr, CENTRED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, ROUNDS: tl.constexpr,
+):  # fmt: skip
+    """Sums over a program's rows, (3, E) in its row of ``parts``: the gradients of weight, shift and bias."""
+    col = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    dweight = tl.zeros((ROWS, COLUMNS), tl.float32)
+    dshift = tl.zeros((ROWS, COLUMNS), tl.float32)
+    dbias = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for turn in tl.static_range(ROUNDS):
+        row = (tl.program_id(0) * ROUNDS + turn) * ROWS + tl.arange(0, ROWS)
+        there = (row < R)[:, None] & (col < E)[None, :]
+        at = row[:, None] * E + col[None, :]
+        up = tl.load(dh + at, mask=there, other=0.0).to(tl.float32)
+        unit, _ = unit_rows(z, centre, inverse, at, row, there, R, CENTRED)
+        dweight += up * unit
+        if CENTRED:
+            dshift += up
+        if HAS_Y:
+            dbias += tl.load(dy + at, mask=there, other=0.0).to(tl.float32)
+    part = parts + tl.program_id(0) * (3 * E) + col
+    tl.store(part, tl.sum(dweight, axis=0), mask=col < E)
+    tl.store(part + E, tl.sum(dshift, axis=0), mask=col < E)
+    tl.store(part + 2 * E, tl.sum(dbias, axis=0), mask=col < E)
+
+
+@triton.jit
+def unit_rows(z, centre, inverse, at, row, there, R, CENTRED: tl.constexpr):
+    """Normalised rows before weight and shift, and what they were multiplied by."""
+    unit = tl.load(z + at, mask=there, other=0.0).to(tl.float32)
+    length = tl.load(inverse + row, mask=row < R, other=0.0)
+    if CENTRED:
+        unit -= tl.load(centre + row, mask=row < R, other=0.0)[:, None]
+    return tl.where(there, unit * length[:, None], 0.0), length
 
 
 @triton.jit
@@ -98,7 +129,7 @@ def rectify(
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     col = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     there = (row < R)[:, None] & (col < E)[None, :]
-    at = row.to(tl.int64)[:, None] * E + col[None, :]
+    at = row[:, None] * E + col[None, :]
     x = tl.load(u + at, mask=there, other=0.0).to(tl.float32)
     if HAS_BIAS:
         x += tl.load(bias + col, mask=col < E, other=0.0)[None, :]
@@ -109,16 +140,35 @@ def rectify(
 
 
 @triton.jit
-def rectify_backward(dv, v, du, parts, R, E, boost: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def rectify_backward(
+    dv, v, du, parts, R, E,
+    boost: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ROUNDS: tl.constexpr,
+):  # fmt: skip
     """The gradient of u (v is 0 where nothing came through), and its sums, (E,) in a program's row."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     col = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    there = (row < R)[:, None] & (col < E)[None, :]
-    at = row.to(tl.int64)[:, None] * E + col[None, :]
-    came = tl.load(v + at, mask=there, other=0.0) > 0.0
-    up = tl.where(came, tl.load(dv + at, mask=there, other=0.0).to(tl.float32) * boost, 0.0)
-    tl.store(du + at, up, mask=there)
-    tl.store(parts + tl.program_id(0).to(tl.int64) * E + col, tl.sum(up, axis=0), mask=col < E)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for turn in tl.static_range(ROUNDS):
+        row = (tl.program_id(0) * ROUNDS + turn) * ROWS + tl.arange(0, ROWS)
+        there = (row < R)[:, None] & (col < E)[None, :]
+        at = row[:, None] * E + col[None, :]
+        came = tl.load(v + at, mask=there, other=0.0) > 0.0
+        up = tl.where(came, tl.load(dv + at, mask=there, other=0.0).to(tl.float32) * boost, 0.0)
+        tl.store(du + at, up, mask=there)
+        total += up
+    tl.store(parts + tl.program_id(0) * E + col, tl.sum(total, axis=0), mask=col < E)
+
+
+@triton.jit
+def add_up_rows(x, parts, R, C, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ROUNDS: tl.constexpr):
+    """Sums over a program's rows of x, (R, C), into its row of ``parts``."""
+    col = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for turn in range(ROUNDS):
+        row = (tl.program_id(0) * ROUNDS + turn) * ROWS + tl.arange(0, ROWS)
+        there = (row < R)[:, None] & (col < C)[None, :]
+        at = row.to(tl.int64)[:, None] * C + col[None, :]
+        total += tl.load(x + at, mask=there, other=0.0).to(tl.float32)
+    tl.store(parts + tl.program_id(0) * C + col, tl.sum(total, axis=0), mask=col < C)
 
 
 @triton.jit
@@ -135,7 +185,7 @@ def add_up_parts(
     for at in range(0, N, STRIP):
         row = at + tl.arange(0, STRIP)
         there = (row < N)[:, None] & wanted[None, :]
-        total += tl.load(parts + row.to(tl.int64)[:, None] * (C + TAIL) + col[None, :], mask=there, other=0.0)
+        total += tl.load(parts + row[:, None] * (C + TAIL) + col[None, :], mask=there, other=0.0)
     sums = tl.sum(total, axis=0)
     tl.store(out + col, sums, mask=col < C)
     tl.store(out + C, tl.sum(sums, axis=0), mask=is_tail)

@@ -4,19 +4,46 @@ Axes: R rows, E width.
 """
 # mypy: ignore-errors
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
-from qknorm.nn.residual_kernels import add_up_parts, join_rows, part_rows, rectify, rectify_backward
+from qknorm.nn.residual_kernels import (
+    add_up_join,
+    add_up_parts,
+    add_up_rows,
+    join_rows,
+    part_rows,
+    rectify,
+    rectify_backward,
+)
 
-TILE = {"forward": 4096, "backward": 8192}
-"""Values a program takes: whole rows, at least one."""
-RELU_ROWS, RELU_COLUMNS = 32, 256
-SUM_STRIP, SUM_COLUMNS = 64, 32
+MOST = 2**31 - 1
+"""Values in a tensor: the kernels count in 32 bits."""
+
+
+class Shape(NamedTuple):
+    """How much a program takes, and with how many warps."""
+
+    values: int  # of a tile, which has whole rows or ``columns``
+    columns: int
+    rounds: int
+    warps: int
+
+
+SHAPES = {
+    "join": Shape(2048, 0, 1, 4),
+    "part": Shape(2048, 0, 1, 4),
+    "join sums": Shape(4096, 64, 1, 4),
+    "relu": Shape(2048, 256, 1, 4),
+    "relu backward": Shape(2048, 64, 4, 4),
+    "sums": Shape(4096, 64, 1, 4),
+}
+"""The fastest of those tried on an H200."""
+SUM_STRIP, SUM_COLUMNS = 64, 16
 
 
 @triton_op("qknorm::join_norm", mutates_args={})
@@ -34,14 +61,14 @@ def fused_join_norm(
     h = torch.empty_like(x, dtype=dtype)
     centre = x.new_empty(R if shift is not None else 0, dtype=torch.float32)
     inverse = x.new_empty(R, dtype=torch.float32)
-    rows, width = _tile("forward", E)
+    rows, width, _, warps = _whole_rows("join", x)
     if R:
         wrap_triton(join_rows)[(triton.cdiv(R, rows),)](
             x, x if y is None else y, weight if bias is None else bias, x if seed is None else seed,
             weight, weight if shift is None else shift, z, h, centre, inverse,
             R, E, *_numbers(dropout_p), eps,
             y is not None, bias is not None, y is not None and seed is not None, shift is not None,
-            rows, width, num_warps=4,
+            rows, width, num_warps=warps,
         )  # fmt: skip
     return z, h, centre, inverse
 
@@ -56,16 +83,32 @@ def fused_join_norm_backward(
     dz, dh = None if dz is None else dz.contiguous(), dh.contiguous()
     dx = torch.empty_like(z)
     dy = z.new_empty(0) if y_dtype is None else torch.empty_like(z, dtype=y_dtype)
-    rows, width = _tile("backward", E)
-    programs = triton.cdiv(R, rows)
-    parts = z.new_empty(programs, 3 * E, dtype=torch.float32)
+    rows, width, _, warps = _whole_rows("part", z)
+    grid, high, columns, rounds, sum_warps = _tiles("join sums", z)
+    parts = z.new_empty(grid[0], 3 * E, dtype=torch.float32)
+    has_y, centred = y_dtype is not None, centre.numel() > 0
     if R:
-        wrap_triton(part_rows)[(programs,)](
-            dh if dz is None else dz, dh, z, centre, inverse, z if seed is None else seed, weight,
-            dx, dy, parts, R, E, *_numbers(dropout_p),
-            dz is not None, y_dtype is not None, y_dtype is not None and seed is not None, centre.numel() > 0,
-            rows, width, num_warps=8,
+        wrap_triton(part_rows)[(triton.cdiv(R, rows),)](
+            dh if dz is None else dz, dh, z, centre, inverse, z if seed is None else seed, weight, dx, dy,
+            R, E, *_numbers(dropout_p), dz is not None, has_y, has_y and seed is not None, centred,
+            rows, width, num_warps=warps,
         )  # fmt: skip
+        wrap_triton(add_up_join)[grid](
+            dh,
+            z,
+            centre,
+            inverse,
+            dy,
+            parts,
+            R,
+            E,
+            has_y,
+            centred,
+            high,
+            columns,
+            rounds,
+            num_warps=sum_warps,
+        )
     return dx, dy, added_up(parts).view(3, E)
 
 
@@ -76,9 +119,10 @@ def fused_relu_dropout(u: Tensor, bias: Tensor | None, seed: Tensor | None, drop
     u = u.contiguous()
     v = torch.empty_like(u)
     if R:
-        wrap_triton(rectify)[_relu_grid(R, E)](
+        grid, rows, columns, _, warps = _tiles("relu", u)
+        wrap_triton(rectify)[grid](
             u, u if bias is None else bias, u if seed is None else seed, v, R, E,
-            *_numbers(dropout_p), bias is not None, seed is not None, RELU_ROWS, RELU_COLUMNS, num_warps=8,
+            *_numbers(dropout_p), bias is not None, seed is not None, rows, columns, num_warps=warps,
         )  # fmt: skip
     return v
 
@@ -88,32 +132,53 @@ def fused_relu_dropout_backward(dv: Tensor, v: Tensor, boost: float) -> tuple[Te
     """The gradients of u and bias."""
     R, E = v.shape
     dv, du = dv.contiguous(), torch.empty_like(v)
-    grid = _relu_grid(R, E)
+    grid, rows, columns, rounds, warps = _tiles("relu backward", v)
     parts = v.new_empty(grid[0], E, dtype=torch.float32)
     if R:
         wrap_triton(rectify_backward)[grid](
-            dv, v, du, parts, R, E, boost, RELU_ROWS, RELU_COLUMNS, num_warps=8
+            dv, v, du, parts, R, E, boost, rows, columns, rounds, num_warps=warps
         )
     return du, added_up(parts)
 
 
-def added_up(parts: Tensor, tail: int = 0) -> Tensor:
-    """(C,) sums over the rows of (N, C); the last ``tail`` columns add up to one value."""
+def added_up(parts: Tensor, tail: int = 0, out: Tensor | None = None) -> Tensor:
+    """(C,) sums over the rows of (N, C), into ``out`` if given; the last ``tail`` columns add up to one."""
     C = parts.size(1) - tail
-    out = parts.new_empty(C + (tail > 0))
+    out = parts.new_empty(C + (tail > 0)) if out is None else out
     wrap_triton(add_up_parts)[(triton.cdiv(C, SUM_COLUMNS) + (tail > 0),)](
         parts, out, C, parts.size(0), tail, SUM_STRIP, SUM_COLUMNS
     )
     return out
 
 
-def _relu_grid(R: int, E: int) -> tuple[int, int]:
-    return triton.cdiv(R, RELU_ROWS), triton.cdiv(E, RELU_COLUMNS)
+def column_sums(x: Tensor, out: Tensor | None = None) -> Tensor:
+    """(C,) sums over the rows of a contiguous (R, C), in float32 or into ``out``."""
+    R, C = x.shape
+    grid, rows, columns, rounds, warps = _tiles("sums", x)
+    parts = x.new_empty(grid[0], C, dtype=torch.float32)
+    wrap_triton(add_up_rows)[grid](x, parts, R, C, rows, columns, rounds, num_warps=warps)
+    return added_up(parts, out=out)
 
 
-def _tile(name: str, E: int) -> tuple[int, int]:
-    width = triton.next_power_of_2(E)
-    return max(1, TILE[name] // width), width
+def _whole_rows(name: str, x: Tensor) -> tuple[int, int, int, int]:
+    """Rows of a tile, their width, rounds and warps."""
+    _check(x)
+    shape, width = SHAPES[name], triton.next_power_of_2(x.size(1))
+    return max(1, shape.values // width), width, shape.rounds, shape.warps
+
+
+def _tiles(name: str, x: Tensor) -> tuple[tuple[int, int], int, int, int, int]:
+    """The grid of programs, and rows, columns, rounds and warps of each."""
+    _check(x)
+    shape = SHAPES[name]
+    rows = shape.values // shape.columns
+    grid = triton.cdiv(x.size(0), rows * shape.rounds), triton.cdiv(x.size(1), shape.columns)
+    return grid, rows, shape.columns, shape.rounds, shape.warps
+
+
+def _check(x: Tensor) -> None:
+    if x.numel() > MOST:
+        raise ValueError(f"the kernels take at most {MOST:,} values in a tensor, not {tuple(x.shape)}")
 
 
 def _numbers(dropout_p: float) -> tuple[int, float]:

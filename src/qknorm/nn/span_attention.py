@@ -50,7 +50,8 @@ def span_attention(
         dropout_p: on the attention weights.
         scale: multiplies the logits.
         eps: vectors shorter than this normalise to zero.
-        bias: 3 · H · D values, of queries, keys and values, which are added to those first.
+        bias: 3 · H · D values, which the projections have added to queries, keys and values without asking
+            for their gradients: these are found here, where they cost least. They change nothing else.
         seed: one whole number below 2³¹, on the device, for dropout; drawn here otherwise.
     """
     if kv is not None and kv.dtype != q.dtype:

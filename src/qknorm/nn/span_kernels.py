@@ -5,8 +5,7 @@ and a tile of queries walks over the keys from the first its rows may see to the
 by several programs at once, so results are the same at every run. ``spans.py`` has the same thing plainly.
 
 Axes: R rows of the query buffer, Rk of the key buffer, H heads, D width of one head. A row of ``q`` holds
-Q_HEADS heads, the queries first; a row of ``kv`` holds K_HEADS, last H of keys, then H of values. ``bias``,
-if there is one, is (3H, D), of queries, keys and values, and is added to them here.
+Q_HEADS heads, the queries first; a row of ``kv`` holds K_HEADS, last H of keys, then H of values.
 """
 # mypy: ignore-errors
 
@@ -16,10 +15,10 @@ import triton.language as tl
 
 @triton.jit
 def attend(
-    q, kv, bias, g, key_start, key_end, seed, out, lse, R,
+    q, kv, g, key_start, key_end, seed, out, lse, R,
     drop: tl.constexpr, boost: tl.constexpr, scale: tl.constexpr, eps: tl.constexpr,
     H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr,
-    NORMALIZE: tl.constexpr, PER_HEAD: tl.constexpr, DROPOUT: tl.constexpr, HAS_BIAS: tl.constexpr,
+    NORMALIZE: tl.constexpr, PER_HEAD: tl.constexpr, DROPOUT: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     h = tl.program_id(1)
@@ -29,8 +28,6 @@ def attend(
     end = tl.load(key_end + row, mask=row < R, other=0)
     sees = start < end
     x = load_some(q, row, row < R, sees, h, col, Q_HEADS, D)
-    if HAS_BIAS:
-        x = tl.where(sees[:, None], shifted(x, bias, h, col, D), 0.0)
     if NORMALIZE:
         x = normalized(x, tl.load(g + (h if PER_HEAD else 0)).to(tl.float32), eps)
     if DROPOUT:
@@ -44,8 +41,6 @@ def attend(
         key = at + tl.arange(0, KEYS)
         k = load_rows(kv, key, key < last, K_HEADS - 2 * H + h, col, K_HEADS, D)
         v = load_rows(kv, key, key < last, K_HEADS - H + h, col, K_HEADS, D)
-        if HAS_BIAS:
-            k, v = shifted(k, bias, H + h, col, D), shifted(v, bias, 2 * H + h, col, D)
         if NORMALIZE:
             k = normalized(k, 1.0, eps)
         seen = (key[None, :] >= start[:, None]) & (key[None, :] < end[:, None])
@@ -70,10 +65,10 @@ def attend(
 
 @triton.jit
 def differentiate_queries(
-    q, kv, bias, g, key_start, key_end, seed, out, lse, dout, dq, delta, parts, R,
+    q, kv, g, key_start, key_end, seed, out, lse, dout, dq, delta, parts, R,
     drop: tl.constexpr, boost: tl.constexpr, scale: tl.constexpr, eps: tl.constexpr,
     H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr,
-    NORMALIZE: tl.constexpr, PER_HEAD: tl.constexpr, DROPOUT: tl.constexpr, HAS_BIAS: tl.constexpr,
+    NORMALIZE: tl.constexpr, PER_HEAD: tl.constexpr, DROPOUT: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     h = tl.program_id(1)
@@ -83,8 +78,6 @@ def differentiate_queries(
     end = tl.load(key_end + row, mask=row < R, other=0)
     sees = start < end
     x = load_some(q, row, row < R, sees, h, col, Q_HEADS, D)
-    if HAS_BIAS:
-        x = tl.where(sees[:, None], shifted(x, bias, h, col, D), 0.0)
     gain = 1.0
     if NORMALIZE:
         gain = tl.load(g + (h if PER_HEAD else 0)).to(tl.float32)
@@ -105,8 +98,6 @@ def differentiate_queries(
         key = at + tl.arange(0, KEYS)
         k = load_rows(kv, key, key < last, K_HEADS - 2 * H + h, col, K_HEADS, D)
         v = load_rows(kv, key, key < last, K_HEADS - H + h, col, K_HEADS, D)
-        if HAS_BIAS:
-            k, v = shifted(k, bias, H + h, col, D), shifted(v, bias, 2 * H + h, col, D)
         if NORMALIZE:
             k = normalized(k, 1.0, eps)
         seen = (key[None, :] >= start[:, None]) & (key[None, :] < end[:, None])
@@ -120,27 +111,23 @@ def differentiate_queries(
         dx += tl.dot(dlogits.to(k.dtype), k, input_precision="ieee")
     dx = dx * scale
     if NORMALIZE:
-        x = load_rows(q, row, sees, h, col, Q_HEADS, D)
-        if HAS_BIAS:
-            x = tl.where(sees[:, None], shifted(x, bias, h, col, D), 0.0)
-        x = x.to(tl.float32)
+        x = load_rows(q, row, sees, h, col, Q_HEADS, D).to(tl.float32)
         inverse = inverse_length(x, eps)
         unit = x * inverse[:, None]
         along = tl.sum(unit * dx, axis=1)
         dx = (gain * inverse)[:, None] * (dx - unit * along[:, None])
-        tl.store(part_of(parts, H, D, HAS_BIAS) + (3 * H * D if HAS_BIAS else 0) + h, tl.sum(along, axis=0))
-    if HAS_BIAS:
-        tl.store(part_of(parts, H, D, HAS_BIAS) + h * D + col, tl.sum(dx, axis=0), mask=col < D)
+        tl.store(parts + tl.program_id(0) * H + h, tl.sum(along, axis=0))
     there = (row < R)[:, None] & (col < D)[None, :]
     tl.store(dq + offsets(row, h, col, Q_HEADS, D), dx, mask=there)
 
 
 @triton.jit
 def differentiate_keys(
-    q, kv, bias, g, key_start, key_end, query_start, query_end, seed, lse, dout, delta, dkv, parts, R, Rk,
+    q, kv, g, key_start, key_end, query_start, query_end, seed, lse, dout, delta, dkv,
+    R, Rk,
     drop: tl.constexpr, boost: tl.constexpr, scale: tl.constexpr, eps: tl.constexpr,
     H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr,
-    NORMALIZE: tl.constexpr, PER_HEAD: tl.constexpr, DROPOUT: tl.constexpr, HAS_BIAS: tl.constexpr,
+    NORMALIZE: tl.constexpr, PER_HEAD: tl.constexpr, DROPOUT: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     h = tl.program_id(1)
@@ -151,9 +138,6 @@ def differentiate_keys(
     is_seen = from_row < to_row
     k = load_some(kv, key, key < Rk, is_seen, K_HEADS - 2 * H + h, col, K_HEADS, D)
     v = load_some(kv, key, key < Rk, is_seen, K_HEADS - H + h, col, K_HEADS, D)
-    if HAS_BIAS:
-        k = tl.where(is_seen[:, None], shifted(k, bias, H + h, col, D), 0.0)
-        v = tl.where(is_seen[:, None], shifted(v, bias, 2 * H + h, col, D), 0.0)
     gain = 1.0
     if NORMALIZE:
         gain = tl.load(g + (h if PER_HEAD else 0)).to(tl.float32)
@@ -172,8 +156,6 @@ def differentiate_keys(
         level = tl.load(lse + flat, mask=row < last, other=0.0)
         mean = tl.load(delta + flat, mask=row < last, other=0.0)
         x = load_some(q, row, row < last, start < end, h, col, Q_HEADS, D)
-        if HAS_BIAS:
-            x = tl.where((start < end)[:, None], shifted(x, bias, h, col, D), 0.0)
         dy = load_some(dout, row, row < last, start < end, h, col, H, D)
         if NORMALIZE:
             x = normalized(x, gain, eps)
@@ -191,32 +173,13 @@ def differentiate_keys(
         dk += tl.dot(dlogits.to(x.dtype), x, input_precision="ieee")
     dk = dk * scale
     if NORMALIZE:
-        x = load_rows(kv, key, is_seen, K_HEADS - 2 * H + h, col, K_HEADS, D)
-        if HAS_BIAS:
-            x = tl.where(is_seen[:, None], shifted(x, bias, H + h, col, D), 0.0)
-        x = x.to(tl.float32)
+        x = load_rows(kv, key, is_seen, K_HEADS - 2 * H + h, col, K_HEADS, D).to(tl.float32)
         inverse = inverse_length(x, eps)
         unit = x * inverse[:, None]
         dk = inverse[:, None] * (dk - unit * tl.sum(unit * dk, axis=1)[:, None])
-    if HAS_BIAS:
-        part = part_of(parts, H, D, HAS_BIAS)
-        tl.store(part + (H + h) * D + col, tl.sum(dk, axis=0), mask=col < D)
-        tl.store(part + (2 * H + h) * D + col, tl.sum(dv, axis=0), mask=col < D)
     there = (key < Rk)[:, None] & (col < D)[None, :]
     tl.store(dkv + offsets(key, K_HEADS - 2 * H + h, col, K_HEADS, D), dk, mask=there)
     tl.store(dkv + offsets(key, K_HEADS - H + h, col, K_HEADS, D), dv, mask=there)
-
-
-@triton.jit
-def shifted(x, bias, head, col, D: tl.constexpr):
-    """With the bias of a head, (3H, D) in all, added; rounded as a product with a bias would be."""
-    return (x.to(tl.float32) + tl.load(bias + head * D + col, mask=col < D, other=0.0)[None, :]).to(x.dtype)
-
-
-@triton.jit
-def part_of(parts, H: tl.constexpr, D: tl.constexpr, HAS_BIAS: tl.constexpr):
-    """This program's row of sums: of the bias's gradient, (3H, D), if there is one; then of g's, (H,)."""
-    return parts + tl.program_id(0).to(tl.int64) * ((3 * H * D if HAS_BIAS else 0) + H)
 
 
 @triton.jit

@@ -11,7 +11,7 @@ import triton
 from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
-from qknorm.nn.residual_ops import added_up
+from qknorm.nn.residual_ops import added_up, column_sums
 from qknorm.nn.span_kernels import attend, differentiate_keys, differentiate_queries
 from qknorm.nn.spans import Spans, plain_span_attention
 
@@ -41,15 +41,14 @@ def fused_span_attention(
     dropout_p: float, scale: float, eps: float, bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """``plain_span_attention`` in one kernel, and the base-2 logarithm of each softmax's sum, (H, R)."""
-    q, kv, H, shape = _prepare(q, kv, g, seed, bias)
+    q, kv, H, shape = _prepare(q, kv, g, seed)
     numbers = _numbers(dropout_p, scale, eps)
     R, D, tile = q.size(0), q.size(2), _tile("forward", q)
     out = q.new_empty(R, H, D)
     lse = q.new_empty(H, R, dtype=torch.float32)
     if R:
         wrap_triton(attend)[(triton.cdiv(R, tile.rows), H)](
-            q, kv, q if bias is None else bias, q if g is None else g,
-            key_start, key_end, key_start if seed is None else seed, out, lse,
+            q, kv, q if g is None else g, key_start, key_end, key_start if seed is None else seed, out, lse,
             R, *numbers, *shape, tile.rows, tile.keys,
             num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
@@ -61,45 +60,45 @@ def fused_span_attention_backward(
     dout: Tensor, out: Tensor, lse: Tensor, q: Tensor, kv: Tensor | None, g: Tensor | None,
     key_start: Tensor, key_end: Tensor, query_start: Tensor, query_end: Tensor, seed: Tensor | None,
     dropout_p: float, scale: float, eps: float, bias: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of q and kv (empty where kv is None), and in one row those of bias and g, if any."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of q, kv (empty where kv is None), g (its sum, if it has one value) and bias, if any."""
     crossing = kv is not None
-    q, kv, H, shape = _prepare(q, kv, g, seed, bias)
+    q, kv, H, shape = _prepare(q, kv, g, seed)
     numbers = _numbers(dropout_p, scale, eps)
     dout = dout.contiguous()
     R, Rk = q.size(0), kv.size(0)
     tile = _tile("queries", q)
-    programs, key_programs = triton.cdiv(R, tile.rows), triton.cdiv(Rk, _tile("keys", q).keys)
+    programs = triton.cdiv(R, tile.rows)
     dq = torch.empty_like(q)
     dkv = torch.empty_like(kv) if crossing else dq
     delta = torch.empty_like(lse)
-    biases = 0 if bias is None else 3 * H * q.size(2)
-    rows = max(programs, key_programs)
-    parts = (lse.new_empty if programs == key_programs and g is not None else lse.new_zeros)(rows, biases + H)
-    has_sums = g is not None or bias is not None
-    tail = H if g is None or g.numel() == 1 else 0
-    b, g = q if bias is None else bias, q if g is None else g
+    parts = lse.new_empty(programs, H)
+    gain = q if g is None else g
     seed = key_start if seed is None else seed
     if R:
         wrap_triton(differentiate_queries)[(programs, H)](
-            q, kv, b, g, key_start, key_end, seed, out, lse, dout, dq, delta, parts,
+            q, kv, gain, key_start, key_end, seed, out, lse, dout, dq, delta, parts,
             R, *numbers, *shape, tile.rows, tile.keys,
             num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
     if Rk:
         tile = _tile("keys", q)
-        wrap_triton(differentiate_keys)[(key_programs, H)](
-            q, kv, b, g, key_start, key_end, query_start, query_end, seed, lse, dout, delta, dkv, parts,
+        wrap_triton(differentiate_keys)[(triton.cdiv(Rk, tile.keys), H)](
+            q, kv, gain, key_start, key_end, query_start, query_end, seed, lse, dout, delta, dkv,
             R, Rk, *numbers, *shape, tile.rows, tile.keys,
             num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
-    sums = added_up(parts, tail) if has_sums else parts.new_empty(0)
-    return dq, dkv if crossing else q.new_empty(0), sums
+    dg = lse.new_empty(0) if g is None else added_up(parts, tail=H if g.numel() == 1 else 0)
+    dbias = lse.new_empty(0) if bias is None else torch.empty_like(bias)
+    if bias is not None:
+        sides = (dq, dkv) if crossing else (dq,)
+        places = dbias.split([side[0].numel() for side in sides])
+        for side, place in zip(sides, places, strict=True):
+            column_sums(side.flatten(1), place)
+    return dq, dkv if crossing else q.new_empty(0), dg, dbias
 
 
-def _prepare(
-    q: Tensor, kv: Tensor | None, g: Tensor | None, seed: Tensor | None, bias: Tensor | None
-) -> tuple[Any, ...]:
+def _prepare(q: Tensor, kv: Tensor | None, g: Tensor | None, seed: Tensor | None) -> tuple[Any, ...]:
     """The projections, H, and what the kernels are compiled for."""
     H = q.size(1) // 3 if kv is None else q.size(1)
     D = q.size(2)
@@ -107,8 +106,7 @@ def _prepare(
     kv = q if kv is None else kv.contiguous()
     width = max(16, triton.next_power_of_2(D))
     per_head = g is not None and g.numel() > 1
-    flags = g is not None, per_head, seed is not None, bias is not None
-    return q, kv, H, (H, D, width, q.size(1), kv.size(1), *flags)
+    return q, kv, H, (H, D, width, q.size(1), kv.size(1), g is not None, per_head, seed is not None)
 
 
 def _numbers(dropout_p: float, scale: float, eps: float) -> tuple[int, float, float, float]:
@@ -136,11 +134,9 @@ def _backward(ctx: Any, dout: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         found = iter(torch.autograd.grad(again, wanted, dout, create_graph=True))
         *grads, dbias = [next(found) if x is not None and x.requires_grad else None for x in inputs]
         return (*grads, *[None] * 8, dbias)
-    dq, dkv, sums = fused_span_attention_backward(dout, out, lse, q, kv, g, *spans, seed, *settings)
-    biases = 0 if bias is None else bias.numel()
-    dg = None if g is None else sums[biases:].to(g.dtype)
-    dbias = None if bias is None else sums[:biases].to(bias.dtype)
-    return (dq, None if kv is None else dkv, dg, *[None] * 8, dbias)
+    dq, dkv, dg, dbias = fused_span_attention_backward(dout, out, lse, q, kv, g, *spans, seed, *settings)
+    dg = None if g is None else dg.to(g.dtype)
+    return (dq, None if kv is None else dkv, dg, *[None] * 8, None if bias is None else dbias)
 
 
 fused_span_attention.register_autograd(_backward, setup_context=_keep)

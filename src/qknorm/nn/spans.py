@@ -77,7 +77,8 @@ def plain_span_attention(
     """``span_attention`` written out over all R × Rk pairs; ``seed`` None is no dropout."""
     q, k, v = q.chunk(3, dim=1) if kv is None else (q, *kv.chunk(2, dim=1))
     if bias is not None:
-        q, k, v = ((x + b).to(x.dtype) for x, b in zip((q, k, v), bias.view(3, *q.shape[1:]), strict=True))
+        nothing = (bias - bias.detach()).view(3, *q.shape[1:])
+        q, k, v = ((x + b).to(x.dtype) for x, b in zip((q, k, v), nothing, strict=True))
     used_q = (spans.key_start < spans.key_end)[:, None, None]
     used_k = (spans.query_start < spans.query_end)[:, None, None]
     q, k, v = torch.where(used_q, q, 0.0), torch.where(used_k, k, 0.0), torch.where(used_k, v, 0.0)

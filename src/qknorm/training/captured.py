@@ -26,6 +26,7 @@ from qknorm.nn.heads import HAS_TRITON
 from qknorm.training.averaging import Averaging
 from qknorm.training.halves import HalfTwin
 from qknorm.training.inputs import Inputs, Room
+from qknorm.training.loss import can_fuse_loss
 from qknorm.training.regions import Regions, compiled
 from qknorm.training.step import Outcome, Step
 from qknorm.workers import Workers
@@ -241,7 +242,8 @@ class CapturedStep(Step):
 
     def _compile(self) -> None:
         """Compile the model and its loss; where that fails, leave them as they are and tell the user."""
-        plain = self.head
+        name = "output" if can_fuse_loss(self._block.new_empty(0, dtype=torch.float32)) else "head"
+        plain = getattr(self, name)
 
         def loss(inputs: Inputs) -> tuple[Tensor, Tensor]:
             with regions.in_place():
@@ -249,7 +251,7 @@ class CapturedStep(Step):
 
         try:
             regions = Regions(self._body, with_layers=not self.fused)
-            self.head = compiled(plain)  # type: ignore[method-assign]
+            setattr(self, name, compiled(plain))
             found, _ = loss(self._inputs)
             torch.autograd.grad(found, self._learned)
             self._loss = loss
@@ -257,7 +259,7 @@ class CapturedStep(Step):
             raise
         except Exception as error:  # whatever a compiler may say: training goes on without it
             logging.getLogger(__name__).debug("compiling failed", exc_info=error)
-            self.head = plain  # type: ignore[method-assign]
+            setattr(self, name, plain)
             self.say(f"Training goes on without the compiler, which failed: {_first_line(error)}")
 
     def _finish(self) -> None:

@@ -25,13 +25,13 @@ IN_PRODUCTS = {
     "v_proj_weight",
 }
 """Parameters of ``nn.Linear`` and ``MultiheadAttention`` that autocast would round."""
-BIASES = {"bias", "in_proj_bias"}
+BIASES = {"bias"}
 
 
 class HalfTwin:
     """``twin`` computes what ``model`` does under bfloat16 autocast; other parameters are the model's own.
 
-    Kernels that add biases themselves want them as they are: ``with_biases`` False.
+    Kernels that add the biases of ``nn.Linear`` want them as they are: ``with_biases`` False.
     """
 
     def __init__(self, model: Transformer, with_biases: bool = True) -> None:

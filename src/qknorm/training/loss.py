@@ -16,7 +16,7 @@ from torch import Tensor
 from qknorm.nn.heads import FUSED_DTYPES, HAS_TRITON
 
 if HAS_TRITON:
-    from qknorm.training.loss_kernels import MOST_SUBWORDS, fused_smoothed_loss
+    from qknorm.training.loss_kernels import fused_smoothed_loss
 
 ROWS = {"cpu": 512, "cuda": 8192}
 """Target positions whose logits exist at a time."""
@@ -59,10 +59,26 @@ def smoothed_loss(
         smoothing: ε.
         real: (R,) False for positions that do not count; None where all do.
     """
-    if allowed is not None:  # leave the others out rather than mask them: their logits are not computed
-        table, wanted = table.index_select(0, allowed.ids), allowed.place[wanted]
-        bias = None if bias is None else bias.index_select(0, allowed.ids)
-    if can_fuse_loss(h, table):
+    return loss_over(h, *output_rows(table, bias, allowed), place_of(wanted, allowed), smoothing, real)
+
+
+def output_rows(table: Tensor, bias: Tensor | None, allowed: Allowed | None) -> tuple[Tensor, Tensor | None]:
+    """Rows and biases of the allowed subwords: left out, rather than masked, others cost nothing."""
+    if allowed is None:
+        return table, bias
+    return table.index_select(0, allowed.ids), None if bias is None else bias.index_select(0, allowed.ids)
+
+
+def place_of(wanted: Tensor, allowed: Allowed | None) -> Tensor:
+    """Ids as places among the allowed subwords; −1 for others."""
+    return wanted if allowed is None else allowed.place[wanted]
+
+
+def loss_over(
+    h: Tensor, table: Tensor, bias: Tensor | None, wanted: Tensor, smoothing: float, real: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """``smoothed_loss`` over a table whose rows are all allowed; a wanted −1 costs infinity."""
+    if can_fuse_loss(h):
         kind = _product_dtype(h)
         counted = torch.ones_like(wanted, dtype=torch.bool) if real is None else real
         loss, nll, *_ = fused_smoothed_loss(h.to(kind), table.to(kind), bias, wanted, counted, smoothing)
@@ -75,9 +91,9 @@ def smoothed_loss(
     return loss, nll
 
 
-def can_fuse_loss(h: Tensor, table: Tensor) -> bool:
-    """Whether the kernel takes rows of logits as long as these."""
-    return HAS_TRITON and h.is_cuda and _product_dtype(h) in FUSED_DTYPES and table.size(0) <= MOST_SUBWORDS
+def can_fuse_loss(h: Tensor) -> bool:
+    """Whether the kernel takes logits of these hidden states."""
+    return HAS_TRITON and h.is_cuda and _product_dtype(h) in FUSED_DTYPES
 
 
 def _product_dtype(h: Tensor) -> torch.dtype:

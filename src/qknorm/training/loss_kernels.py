@@ -12,51 +12,56 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
-MOST_SUBWORDS = 1 << 16
-"""A row of logits is held in registers; longer ones do not fit."""
-SUM_ROWS, SUM_COLUMNS = 512, 128
-"""What one program of ``add_up_columns`` takes."""
+from qknorm.nn.residual_ops import column_sums
+
+STRIP, WARPS = 1024, 4
+"""Logits that a program looks at together, and with how many warps."""
 
 
 @triton.jit
 def smooth_rows(
-    logits, bias, wanted, real, loss, nll, A, smoothing, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr
-):
+    logits, bias, wanted, real, loss, nll, A,
+    smoothing: tl.constexpr, HAS_BIAS: tl.constexpr, STRIP: tl.constexpr, STRIPS: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0)
-    col = tl.arange(0, BLOCK)
-    there = col < A
-    place = logits + row.to(tl.int64) * A + col
-    x = tl.load(place, mask=there, other=0.0).to(tl.float32)
-    if HAS_BIAS:
-        x += tl.load(bias + col, mask=there, other=0.0).to(tl.float32)
+    place = logits + row.to(tl.int64) * A
     target = tl.load(wanted + row)
     counts = tl.load(real + row) != 0
-    mean = tl.sum(tl.where(there, x, 0.0), axis=0) / A
-    right = tl.sum(tl.where(col == target, x, 0.0), axis=0)
-    right = tl.where(target < 0, float("-inf"), right)
-    x = tl.where(there, x, float("-inf"))
-    top = tl.max(x, axis=0)
-    p = tl.exp(x - top)
-    total = tl.sum(p, axis=0)
-    norm = tl.log(total) + top
-    tl.store(nll + row, tl.where(counts, norm - right, 0.0))
-    tl.store(loss + row, tl.where(counts, norm - (1 - smoothing) * right - smoothing * mean, 0.0))
-    # d loss / d logits = p − (1 − ε) · wanted − ε / A
-    gradient = p / total - smoothing / A - tl.where(col == target, 1 - smoothing, 0.0)
-    tl.store(place, tl.where(counts, gradient, 0.0), mask=there)
+    top = tl.full((STRIP,), float("-inf"), tl.float32)
+    total = tl.zeros((STRIP,), tl.float32)  # of exp(x − top), lane by lane
+    plain = tl.zeros((STRIP,), tl.float32)
+    right = tl.zeros((STRIP,), tl.float32)
+    for turn in range(STRIPS):
+        col = turn * STRIP + tl.arange(0, STRIP)
+        x = strip_of(place, bias, col, A, HAS_BIAS)
+        there = col < A
+        new_top = tl.maximum(top, x)
+        level = tl.where(new_top > float("-inf"), new_top, 0.0)
+        total = total * tl.exp(top - level) + tl.exp(x - level)
+        top = new_top
+        plain += tl.where(there, x, 0.0)
+        right += tl.where(col == target, x, 0.0)
+    highest = tl.max(top, axis=0)
+    norm = tl.log(tl.sum(total * tl.exp(top - highest), axis=0)) + highest
+    mean, chosen = tl.sum(plain, axis=0) / A, tl.sum(right, axis=0)
+    chosen = tl.where(target < 0, float("-inf"), chosen)
+    tl.store(nll + row, tl.where(counts, norm - chosen, 0.0))
+    tl.store(loss + row, tl.where(counts, norm - (1 - smoothing) * chosen - smoothing * mean, 0.0))
+    for turn in range(STRIPS):
+        col = turn * STRIP + tl.arange(0, STRIP)
+        # d loss / d logits = p − (1 − ε) · wanted − ε / A
+        p = tl.exp(strip_of(place, bias, col, A, HAS_BIAS) - norm)
+        gradient = p - smoothing / A - tl.where(col == target, 1 - smoothing, 0.0)
+        tl.store(place + col, tl.where(counts, gradient, 0.0), mask=col < A)
 
 
 @triton.jit
-def add_up_columns(x, parts, R, A, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STRIP: tl.constexpr):
-    col = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    total = tl.zeros((STRIP, COLUMNS), tl.float32)
-    for at in range(0, ROWS, STRIP):
-        row = tl.program_id(1) * ROWS + at + tl.arange(0, STRIP)
-        there = (row < R)[:, None] & (col < A)[None, :]
-        total += tl.load(x + row.to(tl.int64)[:, None] * A + col[None, :], mask=there, other=0.0).to(
-            tl.float32
-        )
-    tl.store(parts + tl.program_id(1) * A + col, tl.sum(total, axis=0), mask=col < A)
+def strip_of(place, bias, col, A, HAS_BIAS: tl.constexpr):
+    """Some logits of a row, −∞ past its end."""
+    x = tl.load(place + col, mask=col < A, other=float("-inf")).to(tl.float32)
+    if HAS_BIAS:
+        x += tl.load(bias + col, mask=col < A, other=0.0).to(tl.float32)
+    return x
 
 
 @triton_op("qknorm::smoothed_loss", mutates_args={})
@@ -76,20 +81,14 @@ def fused_smoothed_loss(
     R, A = h.size(0), table.size(0)
     logits = h @ table.T
     loss, nll = (h.new_empty(R, dtype=torch.float32) for _ in range(2))
-    block = triton.next_power_of_2(A)
     if R:
         wrap_triton(smooth_rows)[(R,)](
-            logits, logits if bias is None else bias, wanted, real, loss, nll, A, smoothing,
-            bias is not None, block, num_warps=min(max(block // 1024, 4), 16),
+            logits, logits if bias is None else bias, wanted, real, loss, nll, A,
+            smoothing, bias is not None, STRIP, triton.cdiv(A, STRIP), num_warps=WARPS,
         )  # fmt: skip
-    dbias = h.new_zeros(0, dtype=torch.float32)
-    if bias is not None:
-        parts = h.new_zeros(triton.cdiv(R, SUM_ROWS), A, dtype=torch.float32)
-        if R:
-            wrap_triton(add_up_columns)[(triton.cdiv(A, SUM_COLUMNS), parts.size(0))](
-                logits, parts, R, A, SUM_ROWS, SUM_COLUMNS, 32
-            )
-        dbias = parts.sum(0)
+    dbias = h.new_zeros(0 if bias is None else A, dtype=torch.float32)
+    if bias is not None and R:
+        dbias = column_sums(logits)
     return loss.sum(), nll.sum(), logits @ table, logits.T @ h, dbias
 
 

@@ -16,6 +16,8 @@ from torch import nn
 
 from qknorm.model import Transformer
 
+OPTIONS: dict[str, Any] = {"assert_indirect_indexing": False}
+"""Ids are checked where they are made."""
 RECOMPILED = 256
 """How often one function may be compiled anew in a process: for every model, size of buffers and kind."""
 
@@ -58,4 +60,4 @@ class Regions:
 
 
 def compiled(piece: Callable[..., Any]) -> Any:
-    return torch.compile(piece, fullgraph=True, dynamic=False)
+    return torch.compile(piece, fullgraph=True, dynamic=False, options=OPTIONS)

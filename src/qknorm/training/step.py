@@ -16,7 +16,7 @@ from qknorm.ids import PAD
 from qknorm.model import Transformer
 from qknorm.training.averaging import Averaging
 from qknorm.training.inputs import Inputs, padded_inputs
-from qknorm.training.loss import Allowed, smoothed_loss
+from qknorm.training.loss import Allowed, loss_over, output_rows, place_of
 from qknorm.workers import Workers
 
 
@@ -130,8 +130,13 @@ class Step:
 
     def head(self, hidden: Tensor, wanted: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
         """The loss, given the decoder's last hidden states."""
-        embedding, smoothing = self.model.embedding, self.settings.label_smoothing
-        return smoothed_loss(hidden, embedding.table(), embedding.bias, wanted, self.allowed, smoothing, real)
+        wanted = place_of(wanted, self.allowed)
+        return loss_over(hidden, *self.output(), wanted, self.settings.label_smoothing, real)
+
+    def output(self) -> tuple[Tensor, Tensor | None]:
+        """The output projection's rows and biases, of the subwords the target side has."""
+        embedding = self.model.embedding
+        return output_rows(embedding.table(), embedding.bias, self.allowed)
 
     def precision(self) -> contextlib.AbstractContextManager[object]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.half else contextlib.nullcontext()

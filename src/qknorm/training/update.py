@@ -11,8 +11,11 @@ from torch import Tensor
 from qknorm.training.flat import Layout, joined
 from qknorm.training.update_kernels import add_up_squares, update_weights
 
-PIECE = 4096
+PIECE = 2048
 """Values that one program takes."""
+WARPS = 4
+VECTOR = 16
+"""Bytes that a GPU loads at once from addresses that are multiples of it."""
 CLIP_EPSILON = 1e-6
 """As ``torch.nn.utils.clip_grad_norm_`` has it."""
 
@@ -55,6 +58,7 @@ class FlatUpdate:
         self._addresses = torch.zeros(len(parameters), dtype=torch.int64, device=device)
         self._halves = torch.zeros(len(parameters), dtype=torch.int32, device=device)
         self._pointed: tuple[list[int], list[bool]] = [], []
+        self._aligned = False
 
     def follow(self) -> None:
         """Round the weights as they are now."""
@@ -64,11 +68,13 @@ class FlatUpdate:
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """The length of all gradients together, which ``apply`` will use; contiguous, float32 or bfloat16."""
         self._pointed = [g.data_ptr() for g in gradients], [g.dtype == torch.bfloat16 for g in gradients]
+        self._aligned = all(address % VECTOR == 0 for address in self._pointed[0])
         if not (self.weights.is_cuda and torch.cuda.is_current_stream_capturing()):
             self.point()
         add_up_squares[(self._pieces,)](
-            self._addresses, self._halves, self._owner, self._begin, self._count, self._parts, PIECE
-        )
+            self._addresses, self._halves, self._owner, self._begin, self._count, self._parts,
+            PIECE, self._aligned,
+        )  # fmt: skip
         return self._parts.sum().sqrt()
 
     def point(self) -> None:
@@ -88,7 +94,8 @@ class FlatUpdate:
             self.weights, self.first, self.second, mean, rounded,
             norm, skip, rate, share, corrections,
             self.clip, CLIP_EPSILON, *self.betas, self.epsilon,
-            self.decoupled, self.mean is not None, self.rounded is not None, PIECE, num_warps=8,
+            self.decoupled, self.mean is not None, self.rounded is not None,
+            PIECE, self._aligned, num_warps=WARPS,
         )  # fmt: skip
 
     def _lay_out(self, layout: Layout, sizes: list[int], device: torch.device) -> None:

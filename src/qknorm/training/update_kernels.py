@@ -10,13 +10,12 @@ import triton.language as tl
 
 
 @triton.jit
-def add_up_squares(pointers, halves, owner, begin, count, parts, PIECE: tl.constexpr):
+def add_up_squares(pointers, halves, owner, begin, count, parts, PIECE: tl.constexpr, ALIGNED: tl.constexpr):
     """Of each piece of the gradient, into ``parts``."""
     piece = tl.program_id(0)
     tensor = tl.load(owner + piece)
-    col = tl.arange(0, PIECE)
-    there = col < tl.load(count + piece)
-    gradient = load_gradient(pointers, halves, tensor, tl.load(begin + piece), col, there)
+    size = tl.load(count + piece)
+    gradient = load_gradient(pointers, halves, tensor, tl.load(begin + piece), size, PIECE, ALIGNED)
     tl.store(parts + piece, tl.sum(gradient * gradient, axis=0))
 
 
@@ -27,16 +26,19 @@ def update_weights(
     norm, skip, rate, share, corrections,
     clip, clip_epsilon,
     beta1: tl.constexpr, beta2: tl.constexpr, epsilon: tl.constexpr,
-    DECOUPLED: tl.constexpr, HAS_MEAN: tl.constexpr, HAS_ROUNDED: tl.constexpr, PIECE: tl.constexpr,
+    DECOUPLED: tl.constexpr, HAS_MEAN: tl.constexpr, HAS_ROUNDED: tl.constexpr,
+    PIECE: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """Adam with clipping (the gradient's norm is known by now), the running mean, and rounding."""
     if tl.load(skip) == 0.0:
         piece = tl.program_id(0)
         tensor = tl.load(owner + piece)
+        size = tl.load(count + piece)
+        gradient = load_gradient(pointers, halves, tensor, tl.load(begin + piece), size, PIECE, ALIGNED)
+        # In the buffers a tensor has room up to a multiple of 64, where all is zero and stays so.
         col = tl.arange(0, PIECE)
-        there = col < tl.load(count + piece)
-        at = tl.load(place + piece) + col
-        gradient = load_gradient(pointers, halves, tensor, tl.load(begin + piece), col, there)
+        there = col < tl.multiple_of((size + 63) // 64 * 64, 64)
+        at = tl.multiple_of(tl.load(place + piece), 64) + col
         gradient *= tl.minimum(clip / (tl.load(norm) + clip_epsilon), 1.0)
         lr, decay = tl.load(rate), tl.load(decays + tensor)
         w = tl.load(weights + at, mask=there, other=0.0)
@@ -61,12 +63,25 @@ def update_weights(
 
 
 @triton.jit
-def load_gradient(pointers, halves, tensor, begin, col, there):
+def load_gradient(pointers, halves, tensor, begin, size, PIECE: tl.constexpr, ALIGNED: tl.constexpr):
+    """A piece of a gradient, zero past its end; whole pieces in whole vectors where addresses allow it."""
     address = tl.load(pointers + tensor)
+    begin = tl.multiple_of(begin, PIECE)
+    col = tl.arange(0, PIECE)
     if tl.load(halves + tensor) != 0:
-        half = address.to(tl.pointer_type(tl.bfloat16)) + begin
-        gradient = tl.load(half + col, mask=there, other=0.0).to(tl.float32)
+        half = address.to(tl.pointer_type(tl.bfloat16))
+        if ALIGNED:
+            half = tl.multiple_of(half, 16)
+        if size == PIECE:
+            gradient = tl.load(half + begin + col).to(tl.float32)
+        else:
+            gradient = tl.load(half + begin + col, mask=col < size, other=0.0).to(tl.float32)
     else:
-        whole = address.to(tl.pointer_type(tl.float32)) + begin
-        gradient = tl.load(whole + col, mask=there, other=0.0)
+        whole = address.to(tl.pointer_type(tl.float32))
+        if ALIGNED:
+            whole = tl.multiple_of(whole, 16)
+        if size == PIECE:
+            gradient = tl.load(whole + begin + col)
+        else:
+            gradient = tl.load(whole + begin + col, mask=col < size, other=0.0)
     return gradient
