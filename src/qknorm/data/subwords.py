@@ -147,6 +147,24 @@ class Subwords:
         """Each id as it is shown: `@@` after a piece that goes on, or `▁` for a space of raw text."""
         return [self._pieces[i] for i in ids]
 
+    def word_numbers(self, ids: Sequence[int]) -> list[int]:
+        """The number of the word, from 0, that each id is part of; the digits of a number are one word."""
+        texts = [self._texts[i] for i in ids]
+        if self.kind == "words":
+            ends = [text.endswith(b" ") for text in texts[:-1]]
+            return [0, *np.cumsum(ends).tolist()] if ids else []
+        line = b"".join(texts).decode("utf-8", errors="surrogateescape")
+        words: list[str] = []
+        for word in self._split(line.removeprefix(" ")):
+            if words and word.isdecimal() and words[-1][-1].isdecimal():
+                words[-1] += word
+            else:
+                words.append(word)
+        sizes = [len(word.encode("utf-8", errors="surrogateescape")) for word in words]
+        ends_of_words = np.cumsum(sizes) - (not line.startswith(" "))  # cutting puts a space in front
+        ends_of_pieces = np.cumsum([len(text) for text in texts])
+        return [int(number) for number in np.searchsorted(ends_of_words, ends_of_pieces)]
+
     def unk_rate(self, lines: Iterable[str], side: Side) -> float:
         """The share of unknown subwords in these lines."""
         total = unknown = 0

@@ -34,6 +34,8 @@ class Translation:
     log_prob: float
     pieces: list[str]
     """Its subwords, for display."""
+    ids: list[int]
+    """Their ids, without EOS."""
     attention: Tensor | None = None
     """(layers, heads, target, source) cross-attention, the ends of sentence included, if asked for."""
 
@@ -152,7 +154,7 @@ class Translator:
     def _texts(self, hypotheses: list[Hypothesis]) -> list[Translation]:
         texts = self.subwords.decode([h.ids for h in hypotheses])
         return [
-            Translation(text, h.score, h.log_prob, self.subwords.pieces(h.ids), h.attention)
+            Translation(text, h.score, h.log_prob, self.subwords.pieces(h.ids), h.ids, h.attention)
             for text, h in zip(texts, hypotheses, strict=True)
         ]
 
