@@ -18,6 +18,14 @@ class Kind(StrEnum):
     raw = "raw"
 
 
+class AttentionKind(StrEnum):
+    """Whose attention, and to what: see ``qknorm.analysis.weights.Kind``."""
+
+    encoder = "encoder"
+    decoder = "decoder"
+    cross = "cross"
+
+
 RecipeFile = Annotated[
     Path | None,
     typer.Argument(metavar="RECIPE.yaml", help="Every setting of a run; see recipes/.", show_default=False),

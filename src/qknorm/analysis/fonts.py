@@ -1,0 +1,84 @@
+"""Fonts for any script: which families have the characters, and which characters no font here has."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from functools import cache
+
+from matplotlib import font_manager, ft2font
+
+PREFERRED = ("DejaVu Sans", "Noto Sans", "Liberation Sans", "FreeSans", "Arial")
+"""Families tried first, in this order; then whatever is installed, by name."""
+
+
+def families(texts: Iterable[str]) -> tuple[list[str], list[str]]:
+    """The fewest families, best first, that have the characters of these texts; and those that none has."""
+    missing = {c for text in texts for c in text if _has_glyph(c)}
+    chosen: list[str] = []
+    for name, path in _installed().items():
+        found = {c for c in missing if ord(c) in _characters(path)}
+        if found or not chosen:
+            chosen.append(name)
+        missing -= found
+        if not missing:
+            break
+    return chosen, sorted(missing)
+
+
+def warnings(texts: list[str]) -> list[str]:
+    """Sentences about what these texts will look like where that is not as it should be."""
+    found = []
+    _, missing = families(texts)
+    if missing:
+        shown = "".join(missing[:20])
+        found.append(
+            f"No font on this machine has these characters, so boxes stand for them: {shown}. Install one "
+            "that does (Debian: fonts-noto-core, fonts-noto-cjk) and delete matplotlib's font cache."
+        )
+    if any(right_to_left(text) for text in texts) and not hasattr(ft2font, "__libraqm_version__"):
+        found.append(
+            "This matplotlib draws right-to-left script letter by letter from the left; "
+            "install 3.11 or newer."
+        )
+    return found
+
+
+def right_to_left(text: str) -> bool:
+    """Whether the first letter that has a direction runs from right to left."""
+    for character in text:
+        direction = unicodedata.bidirectional(character)
+        if direction in ("L", "R", "AL"):
+            return direction != "L"
+    return False
+
+
+def mostly_right_to_left(texts: list[str]) -> bool:
+    """Whether more of these run from right to left than do not; digits and punctuation have no say."""
+    directed = [t for t in texts if any(unicodedata.bidirectional(c) in ("L", "R", "AL") for c in t)]
+    return sum(map(right_to_left, directed)) * 2 > len(directed)
+
+
+def _has_glyph(character: str) -> bool:
+    """Whether a character is something to see: not white space, a control or a format mark."""
+    return unicodedata.category(character)[0] not in "ZC"
+
+
+@cache
+def _installed() -> dict[str, str]:
+    """Upright families of ordinary weight, and a file of each, the preferred ones first."""
+    upright = {
+        entry.name: entry.fname
+        for entry in font_manager.fontManager.ttflist
+        if entry.style == "normal"
+        and entry.weight in (400, "normal", "regular", "book")
+        and not entry.name.startswith("Last Resort")  # matplotlib's own: a box for every character
+    }
+    order = {name: place for place, name in enumerate(PREFERRED)}
+    return dict(sorted(upright.items(), key=lambda item: (order.get(item[0], len(order)), item[0])))
+
+
+@cache
+def _characters(path: str) -> frozenset[int]:
+    """The code points a font file has glyphs for."""
+    return frozenset(ft2font.FT2Font(path).get_charmap())

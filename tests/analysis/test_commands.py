@@ -1,0 +1,57 @@
+"""The commands of this room: what they write, and a sentence for every mistake."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from qknorm.analysis import sentence_attention
+from qknorm.translation.translator import Translator
+from support.command import Command
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys) -> Command:
+    return Command(tmp_path, monkeypatch, capsys)
+
+
+def test_attention_as_json_is_what_python_gives(command, runs, tmp_path):
+    done = command("attention", runs[0].path, "ano casa", "--kind", "cross", "--layer", 2, "--out", "a.json")
+    assert done.code == 0, done.err
+    about = json.loads((tmp_path / "a.json").read_text())
+    seen = sentence_attention(Translator.load(runs[0].path, "cpu"), "ano casa")
+    assert "encoder" not in about and about["cross"]["layers"] == [2] and about["cross"]["heads"] == [1, 2]
+    np.testing.assert_allclose(about["cross"]["weights"], seen.cross.weights[1:], atol=1e-4)
+    assert about["cross"]["rows"] == seen.cross.rows and about["translation"] == seen.translation
+    assert "ano casa  →" in done.err and "2 maps in a.json" in done.err
+
+
+def test_attention_as_a_picture(command, runs, tmp_path):
+    picture = "attention", runs[1].path, "ano casa", "--target", "house year", "--words"
+    done = command(*picture, "--head", 1, "--out", "a.png")
+    assert done.code == 0 and "ano casa  →  house year\n3 maps" in done.err
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+MISTAKES = {
+    "no run": (["attention", ".", "a", "--out", "a.png"], "is not a run folder"),
+    "format": (["attention", "RUN", "a", "--out", "a.bmp"], "a.bmp ends in none of .png, .svg"),
+    "no out": (["attention", "RUN", "a"], "Missing option '--out'"),
+    "blank": (["attention", "RUN", " ", "--out", "a.png"], "The sentence is blank"),
+    "layer": (["attention", "RUN", "a", "--out", "a.png", "--layer", 9], "There is no layer 9 in encoder"),
+    "head": (["attention", "RUN", "a", "--out", "a.png", "--head", 3], "it has 1 to 2"),
+    "zero": (["attention", "RUN", "a", "--out", "a.png", "--head", 0], "--head"),
+    "kind": (["attention", "RUN", "a", "--out", "a.png", "--kind", "both"], "'both'"),
+    "no folder": (["attention", "RUN", "a", "--out", "no/a.png"], "No such file or directory"),
+    "device": (["attention", "RUN", "a", "--out", "a.png", "--device", "abacus"], "is not a device"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_get_a_sentence(command, runs, mistake):
+    words, sentence = MISTAKES[mistake]
+    done = command(*(runs[0].path if word == "RUN" else word for word in words))
+    assert done.code == 2, done.err
+    assert sentence in " ".join(done.err.replace("│", " ").split()) and "Traceback" not in done.err

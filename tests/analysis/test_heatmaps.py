@@ -1,0 +1,75 @@
+"""Pictures of attention: every panel is there with its tokens, in any script."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from matplotlib import ft2font
+
+from qknorm.analysis import AttentionMap, fonts
+from qknorm.analysis.heatmaps import WIDEST, Grid, draw, save
+from qknorm.analysis.maps import Words
+
+
+def a_map(rows: list[str], columns: list[str], layers: int = 2, heads: int = 3) -> AttentionMap:
+    weights = np.random.default_rng(0).random((layers, heads, len(rows), len(columns)), np.float32)
+    weights /= weights.sum(-1, keepdims=True)
+    return AttentionMap("cross", rows, columns, weights, Words(rows, []), Words(columns, []))
+
+
+def panels(figure):
+    return figure.axes[:-1]  # the last is the scale of colours
+
+
+def labels(axis) -> list[str]:
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+def test_a_panel_for_each_head_with_its_own_weights_and_tokens():
+    seen = a_map(["▁o", "gato", "</s>"], ["the", "$cat$", "</s>"])
+    figure = draw([Grid(seen, [0, 1], [0, 2])])
+    assert len(panels(figure)) == 4
+    for axes, (layer, head) in zip(panels(figure), [(0, 0), (0, 2), (1, 0), (1, 2)], strict=True):
+        np.testing.assert_array_equal(axes.images[0].get_array(), seen.weights[layer, head])
+    first, last = panels(figure)[0], panels(figure)[-1]
+    assert labels(first.yaxis) == ["_o", "gato", "</s>"] and labels(first.xaxis) == []
+    assert labels(last.xaxis) == ["the", r"\$cat\$", "</s>"] and labels(last.yaxis) == []
+    assert [axes.get_title() for axes in panels(figure)] == ["head 1", "head 3", "", ""]
+
+
+def test_many_heads_and_long_sentences_stay_within_bounds():
+    tokens = [f"word{i}" for i in range(60)]
+    figure = draw([Grid(a_map(tokens, tokens, 1, 16), [0], range(16))])
+    assert len(panels(figure)) == 16 and max(figure.get_size_inches()) < WIDEST + 6
+    figure = draw([Grid(a_map(tokens, tokens, 2, 16), [0, 1], range(16))])
+    assert figure.get_size_inches()[0] < 60 and len(labels(panels(figure)[0].yaxis)) == 30
+
+
+def test_right_to_left_columns_run_from_the_right():
+    hebrew = ["▁שלום", "עולם", "2020", "</s>"]
+    assert fonts.mostly_right_to_left(hebrew) and not fonts.mostly_right_to_left(["a", "b", "שלום"])
+    figure = draw([Grid(a_map(["a"], hebrew), [0, 1], [0])])
+    left, right = panels(figure)[0].get_xlim()
+    assert left > right
+    assert fonts.warnings(hebrew) == [] or not hasattr(ft2font, "__libraqm_version__")
+
+
+def test_what_no_font_has_is_said():
+    chosen, missing = fonts.families(["Việt", "\U000e0fff", "\u0378", "a b"])
+    assert chosen[0] == "DejaVu Sans" and missing == []  # unassigned: nothing to see
+    chosen, missing = fonts.families(["a\U00016800"])  # Bamum: in no usual font
+    if missing:
+        (sentence,) = fonts.warnings(["a\U00016800"])
+        assert "\U00016800" in sentence and "boxes stand for them" in sentence
+
+
+def test_an_old_matplotlib_is_said(monkeypatch):
+    monkeypatch.delattr(ft2font, "__libraqm_version__", raising=False)
+    assert "install 3.11 or newer" in fonts.warnings(["שלום"])[0]
+    assert fonts.warnings(["peace"]) == []
+
+
+@pytest.mark.parametrize(("name", "start"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.pdf", b"%PDF")])
+def test_formats(tmp_path, name, start):
+    save(draw([Grid(a_map(["a"], ["b", "c"]), [0], [1])]), tmp_path / name)
+    assert (tmp_path / name).read_bytes().startswith(start)
