@@ -45,6 +45,11 @@ MISTAKES = {
     "zero": (["attention", "RUN", "a", "--out", "a.png", "--head", 0], "--head"),
     "kind": (["attention", "RUN", "a", "--out", "a.png", "--kind", "both"], "'both'"),
     "no folder": (["attention", "RUN", "a", "--out", "no/a.png"], "No such file or directory"),
+    "heads without a run": (["heads", "."], "is not a run folder"),
+    "heads of one side": (["heads", "RUN", "--source", "a"], "--target is missing"),
+    "heads of no file": (["heads", "RUN", "--source", "a", "--target", "b"], "There is no file"),
+    "heads of train": (["heads", "RUN", "--corpus", "train"], "'train'"),
+    "heads against nothing": (["heads", "RUN", "--sentences", 1, "--against", "."], "is not a run folder"),
     "device": (["attention", "RUN", "a", "--out", "a.png", "--device", "abacus"], "is not a device"),
 }
 
@@ -55,3 +60,44 @@ def test_mistakes_get_a_sentence(command, runs, mistake):
     done = command(*(runs[0].path if word == "RUN" else word for word in words))
     assert done.code == 2, done.err
     assert sentence in " ".join(done.err.replace("│", " ").split()) and "Traceback" not in done.err
+
+
+def test_heads_of_one_run(command, runs, tmp_path):
+    done = command("heads", runs[0].path, "--out", "heads")
+    assert done.code == 0, done.err
+    about = json.loads((tmp_path / "heads" / "heads.json").read_text())
+    (study,) = about["runs"]
+    assert study["sentences"] == 12 and np.shape(study["kinds"]["cross"]["heads"]["importance"]) == (2, 2)
+    assert np.shape(study["kinds"]["cross"]["distances"]) == (4, 4)
+    page = (tmp_path / "heads" / "heads.md").read_text()
+    assert "![a map of the heads](map.png)" in page and "| cross | 2 | 2 |" in page
+    for name in ("measures", "map", "importance"):
+        assert (tmp_path / "heads" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert done.out.count("\nencoder") == 4 + 1 + 2 and "nats a target subword" in done.out
+
+
+def test_heads_of_two_runs_on_other_text(command, runs, tmp_path):
+    (tmp_path / "a.src").write_text("ano casa\n\ngato\n")
+    (tmp_path / "a.tgt").write_text("house year\nx\ncat\n")
+    words = "--source", "a.src", "--target", "a.tgt", "--no-importance", "--out", "heads"
+    done = command("heads", runs[0].path, "--against", runs[1].path, *words)
+    assert done.code == 0, done.err
+    assert "2 pairs of a.src, a.tgt" in done.err and "Heads of qknorm and baseline" in done.out
+    about = json.loads((tmp_path / "heads" / "heads.json").read_text())
+    assert len(about["runs"]) == 2 and {each["kind"] for each in about["compared"]} == {
+        "encoder",
+        "decoder",
+        "cross",
+    }
+    assert not (tmp_path / "heads" / "importance.png").exists()
+
+
+def test_text_that_is_not_the_runs_own_is_refused(command, runs, tmp_path):
+    file = runs[0].path.parent / "corpus" / "test.src"
+    before = file.read_bytes()
+    try:
+        file.write_bytes(before + b"ano\n")
+        done = command("heads", runs[0].path, "--corpus", "test")
+    finally:
+        file.write_bytes(before)
+    assert done.code == 2 and "is not the test text" in done.err

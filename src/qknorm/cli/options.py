@@ -26,6 +26,13 @@ class AttentionKind(StrEnum):
     cross = "cross"
 
 
+class Corpus(StrEnum):
+    """Text that a run knows beside what it was trained on."""
+
+    dev = "dev"
+    test = "test"
+
+
 RecipeFile = Annotated[
     Path | None,
     typer.Argument(metavar="RECIPE.yaml", help="Every setting of a run; see recipes/.", show_default=False),
@@ -69,6 +76,9 @@ Device = Annotated[
     typer.Option(
         "--device", metavar="DEVICE", help="cpu, cuda or cuda:N; the GPU where there is one if not given."
     ),
+]
+Against = Annotated[
+    Path | None, typer.Option("--against", metavar="RUN", help="Another run to compare it with.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Raw = Annotated[

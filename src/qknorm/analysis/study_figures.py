@@ -1,0 +1,129 @@
+"""Pictures of a study of heads, one run or two side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from qknorm.analysis.heatmaps import FAINT, INK
+from qknorm.analysis.study import HeadStudy
+from qknorm.analysis.weights import KINDS
+
+RUNS = ("#2166ac", "#d6604d")
+"""The colour of the first run, and of the second."""
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#9a9a9a",
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "legend.frameon": False,
+}
+
+
+def measures_figure(studies: Sequence[HeadStudy]) -> Figure:
+    """Every measure of every head by layer, a dot a head; the dashed line looks everywhere evenly."""
+    names = list(studies[0].kinds["encoder"].figures())
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(8.2, 1.35 * len(names) + 0.4), layout="constrained")
+        grid = figure.subplots(len(names), len(KINDS), squeeze=False, sharex="col", sharey="row")
+        for row, name in enumerate(names):
+            for column, kind in enumerate(KINDS):
+                axes = grid[row, column]
+                for place, study in enumerate(studies):
+                    _dots(axes, study.kinds[kind].figures()[name], place, len(studies))
+                even = studies[0].kinds[kind].even.get(name)
+                if even is not None:
+                    axes.axhline(even, color=FAINT, linewidth=0.8, linestyle="--")
+                if row == 0:
+                    axes.set_title(kind, size=9)
+                if row == len(names) - 1:
+                    axes.set_xlabel("layer")
+                if column == 0:
+                    axes.set_ylabel(name, size=9)
+        if len(studies) > 1:
+            figure.legend(*_legend(studies), loc="outside upper center", ncols=2)
+        return figure
+
+
+def map_figure(studies: Sequence[HeadStudy]) -> Figure:
+    """The heads of each kind on a map, near each other where they attend alike; colours are layers."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(3.6 * len(KINDS), 3.7 * len(studies)), layout="constrained")
+        grid = figure.subplots(len(studies), len(KINDS), squeeze=False)
+        for row, study in enumerate(studies):
+            for column, kind in enumerate(KINDS):
+                each, axes = study.kinds[kind], grid[row, column]
+                L, H = each.measures["entropy"].shape
+                layers = np.repeat(np.arange(1, L + 1), H)
+                x, y = each.places.T
+                shown = axes.scatter(x, y, c=layers, cmap="viridis", s=26, vmin=1, vmax=max(L, 2), zorder=2)
+                if L * H <= 48:
+                    for place in range(L * H):
+                        label = f"{place // H + 1}.{place % H + 1}"
+                        axes.annotate(label, (x[place], y[place]), (3, 3), textcoords="offset points", size=6)
+                axes.set_aspect("equal", adjustable="datalim")
+                axes.grid(color="#e6e6e6", linewidth=0.6)
+                axes.set_title(kind if len(studies) == 1 else f"{study.run}: {kind}", size=9)
+            bar = figure.colorbar(shown, ax=grid[row, :].tolist(), shrink=0.7, ticks=range(1, L + 1))
+            bar.set_label("layer")
+            bar.outline.set_visible(False)
+        return figure
+
+
+def importance_figure(studies: Sequence[HeadStudy]) -> Figure:
+    """How much the loss rises without each head, in thousandths."""
+    rises = [{kind: 1000 * each.figures()["importance"] for kind, each in s.kinds.items()} for s in studies]
+    largest = max(float(np.abs(values).max()) for each in rises for values in each.values())
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(3.7 * len(KINDS), 2.9 * len(studies)), layout="constrained")
+        grid = figure.subplots(len(studies), len(KINDS), squeeze=False)
+        for row, study in enumerate(studies):
+            for column, kind in enumerate(KINDS):
+                values, axes = rises[row][kind], grid[row, column]
+                L, H = values.shape
+                shown = axes.imshow(values, cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto")
+                axes.set_xticks(range(H), [str(i + 1) for i in range(H)])
+                axes.set_yticks(range(L), [f"layer {i + 1}" for i in range(L)] if column == 0 else [""] * L)
+                axes.tick_params(length=0)
+                axes.set_title(kind if len(studies) == 1 else f"{study.run}: {kind}", size=9)
+                if row == len(studies) - 1:
+                    axes.set_xlabel("head")
+                if H <= 8:
+                    for layer, head in np.ndindex(L, H):
+                        strong = abs(values[layer, head]) > largest * 0.6
+                        text = f"{values[layer, head]:+.1f}".replace("-0.0", "0.0").replace("+0.0", "0.0")
+                        middle = dict(ha="center", va="center", size=6.5, color="white" if strong else INK)
+                        axes.text(head, layer, text, **middle)
+        bar = figure.colorbar(shown, ax=grid.ravel().tolist(), shrink=0.7)
+        bar.set_label("rise of the loss, thousandths of a nat a subword")
+        bar.outline.set_visible(False)
+        return figure
+
+
+def _dots(axes: Any, values: Any, place: int, runs: int) -> None:
+    L, H = values.shape
+    shift = 0.0 if runs == 1 else (place - 0.5) * 0.34
+    spread = np.linspace(-0.1, 0.1, H) if H > 1 else np.zeros(1)
+    x = np.arange(1, L + 1)[:, None] + shift + spread
+    axes.scatter(x.ravel(), values.ravel(), s=9, color=RUNS[place], alpha=0.75, linewidths=0)
+    axes.plot(np.arange(1, L + 1) + shift, values.mean(axis=1), color=RUNS[place], linewidth=0.9, alpha=0.8)
+    axes.set_xticks(range(1, max(L, int(axes.get_xlim()[1])) + 1))
+    axes.set_xlim(0.5, max(L, 1) + 0.5)
+
+
+def _legend(studies: Sequence[HeadStudy]) -> tuple[list[Any], list[str]]:
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], color=colour, marker="o", markersize=4, linewidth=1)
+        for colour, _ in zip(RUNS, studies, strict=False)
+    ]
+    return handles, [study.run for study in studies]
