@@ -55,6 +55,7 @@ class Journal:
             "skipped": state.skipped,
             "g_min": min(scales, default=None),
             "g_max": max(scales, default=None),
+            "max_logit": found.max_logit,
             "tokens_per_second": done.tokens / max(done.seconds, 1e-9),
             "ms_per_step": 1000 * done.seconds / updates,
             "waiting_share": done.waiting / max(done.seconds, 1e-9),

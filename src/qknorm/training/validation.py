@@ -10,8 +10,11 @@ from qknorm.model import Transformer
 from qknorm.progress import Progress
 from qknorm.scoring import bleu
 from qknorm.training.preparation import Prepared
-from qknorm.translation import SearchSettings, beam_search, force_score
+from qknorm.translation import SearchSettings, beam_search, force_score, largest_logits
 from qknorm.workers import Workers
+
+LOGIT_SENTENCES = 128
+"""Pairs, spread over the text, over which the largest logit is taken."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,8 @@ class Validation:
     perplexity: float
     bleu: float | None
     hypotheses: list[str] | None
+    max_logit: float
+    """The largest |logit| of any attention module on some of the references."""
 
 
 def search_settings(decoding: DecodingSettings) -> SearchSettings:
@@ -55,8 +60,11 @@ def validate(
     forced = workers.divide(costs, log_probs)
     tokens = sum(count for _, count in forced)
     perplexity = math.exp(min(-math.fsum(log_prob for log_prob, _ in forced) / max(tokens, 1), 700.0))
+    some = range(0, len(pairs), -(-len(pairs) // LOGIT_SENTENCES))  # the same for every process
+    logits = largest_logits(model, [sources[i] for i in some], [targets[i] for i in some])
+    max_logit = max(logits.values())
     if not with_bleu:
-        return Validation(perplexity, None, None)
+        return Validation(perplexity, None, None, max_logit)
     search = search_settings(prepared.recipe.decoding)
 
     def translations(mine: list[int]) -> list[list[int]]:
@@ -67,4 +75,4 @@ def validate(
         return [nbest[0].ids if nbest else [] for nbest in found]
 
     hypotheses = subwords.decode(workers.divide(costs, translations))
-    return Validation(perplexity, bleu(hypotheses, references, subwords.kind), hypotheses)
+    return Validation(perplexity, bleu(hypotheses, references, subwords.kind), hypotheses, max_logit)
