@@ -15,7 +15,7 @@ def runs(tmp_path_factory) -> tuple[Run, Run]:
     """A QKNorm run of two layers and a baseline of one, on the same text; tests must not change them."""
     folder = tmp_path_factory.mktemp("analysis")
     corpus = write_corpus(folder / "corpus", train=120, dev=12, test=12)
-    longer = ["training.max_epochs=4", "training.epoch_batches=20", "subwords.operations=12"]
+    longer = ["training.max_epochs=3", "training.epoch_batches=16", "subwords.operations=12"]
     made = []
     for name, overrides in (
         ("qknorm", ["model.encoder_layers=2", "model.decoder_layers=2"]),

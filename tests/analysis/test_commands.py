@@ -50,6 +50,9 @@ MISTAKES = {
     "heads of no file": (["heads", "RUN", "--source", "a", "--target", "b"], "There is no file"),
     "heads of train": (["heads", "RUN", "--corpus", "train"], "'train'"),
     "heads against nothing": (["heads", "RUN", "--sentences", 1, "--against", "."], "is not a run folder"),
+    "report without a run": (["report", ".", "--out", "a.html"], "is not a run folder"),
+    "report of no page": (["report", "RUN", "--out", "a.pdf"], "a.pdf must end in .html"),
+    "report of train": (["report", "RUN", "--out", "a.html", "--corpus", "train"], "'train'"),
     "device": (["attention", "RUN", "a", "--out", "a.png", "--device", "abacus"], "is not a device"),
 }
 
@@ -62,34 +65,29 @@ def test_mistakes_get_a_sentence(command, runs, mistake):
     assert sentence in " ".join(done.err.replace("│", " ").split()) and "Traceback" not in done.err
 
 
-def test_heads_of_one_run(command, runs, tmp_path):
-    done = command("heads", runs[0].path, "--out", "heads")
+def test_heads_of_one_run(command, runs):
+    done = command("heads", runs[0].path, "--sentences", 9)
     assert done.code == 0, done.err
-    about = json.loads((tmp_path / "heads" / "heads.json").read_text())
-    (study,) = about["runs"]
-    assert study["sentences"] == 12 and np.shape(study["kinds"]["cross"]["heads"]["importance"]) == (2, 2)
-    assert np.shape(study["kinds"]["cross"]["distances"]) == (4, 4)
-    page = (tmp_path / "heads" / "heads.md").read_text()
-    assert "![a map of the heads](map.png)" in page and "| cross | 2 | 2 |" in page
-    for name in ("measures", "map", "importance"):
-        assert (tmp_path / "heads" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert done.out.count("\nencoder") == 4 + 1 + 2 and "nats a target subword" in done.out
+    assert "9 pairs of dev" in done.err and "importance" in done.out
 
 
 def test_heads_of_two_runs_on_other_text(command, runs, tmp_path):
     (tmp_path / "a.src").write_text("ano casa\n\ngato\n")
     (tmp_path / "a.tgt").write_text("house year\nx\ncat\n")
-    words = "--source", "a.src", "--target", "a.tgt", "--no-importance", "--out", "heads"
-    done = command("heads", runs[0].path, "--against", runs[1].path, *words)
+    words = "--source a.src --target a.tgt --out heads"
+    done = command("heads", *(runs[0].path, "--against", runs[1].path), *words.split())
     assert done.code == 0, done.err
     assert "2 pairs of a.src, a.tgt" in done.err and "Heads of qknorm and baseline" in done.out
     about = json.loads((tmp_path / "heads" / "heads.json").read_text())
-    assert len(about["runs"]) == 2 and {each["kind"] for each in about["compared"]} == {
-        "encoder",
-        "decoder",
-        "cross",
-    }
-    assert not (tmp_path / "heads" / "importance.png").exists()
+    assert {each["kind"] for each in about["compared"]} == {"encoder", "decoder", "cross"}
+    study, other = about["runs"]
+    assert study["sentences"] == 2 and np.shape(study["kinds"]["cross"]["heads"]["importance"]) == (2, 2)
+    assert np.shape(study["kinds"]["cross"]["distances"]) == (4, 4) and other["kinds"]["cross"]["g"] == [None]
+    page = (tmp_path / "heads" / "heads.md").read_text()
+    assert "![a map of the heads](map.png)" in page and "| cross | 2 | 2 |" in page
+    for name in ("measures", "map", "importance"):
+        assert (tmp_path / "heads" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_text_that_is_not_the_runs_own_is_refused(command, runs, tmp_path):

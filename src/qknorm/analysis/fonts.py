@@ -8,6 +8,8 @@ from functools import cache
 
 from matplotlib import font_manager, ft2font
 
+from qknorm.analysis.direction import right_to_left
+
 PREFERRED = ("DejaVu Sans", "Noto Sans", "Liberation Sans", "FreeSans", "Arial")
 """Families tried first, in this order; then whatever is installed, by name."""
 
@@ -42,21 +44,6 @@ def warnings(texts: list[str]) -> list[str]:
             "install 3.11 or newer."
         )
     return found
-
-
-def right_to_left(text: str) -> bool:
-    """Whether the first letter that has a direction runs from right to left."""
-    for character in text:
-        direction = unicodedata.bidirectional(character)
-        if direction in ("L", "R", "AL"):
-            return direction != "L"
-    return False
-
-
-def mostly_right_to_left(texts: list[str]) -> bool:
-    """Whether more of these run from right to left than do not; digits and punctuation have no say."""
-    directed = [t for t in texts if any(unicodedata.bidirectional(c) in ("L", "R", "AL") for c in t)]
-    return sum(map(right_to_left, directed)) * 2 > len(directed)
 
 
 def _has_glyph(character: str) -> bool:

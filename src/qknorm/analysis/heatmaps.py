@@ -18,7 +18,8 @@ from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from qknorm.analysis.fonts import families, mostly_right_to_left
+from qknorm.analysis.direction import mostly_right_to_left
+from qknorm.analysis.fonts import families
 from qknorm.analysis.maps import AttentionMap
 from qknorm.analysis.weights import Kind
 

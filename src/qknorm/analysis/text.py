@@ -38,8 +38,7 @@ def split_text(run: Run, split: str) -> Text:
     for side, file in (("source", source), ("target", target)):
         if known.get(f"{split}.{side}") != sha256_file(file):
             raise UserError(
-                f"{file} is not the {split} text that {run.path} was trained with; restore it, or name other "
-                "text with --source and --target."
+                f"{file} is not the {split} text that {run.path} was trained with; restore it from a copy."
             )
     return Text(split, list(lines(source)), list(lines(target)))
 
@@ -51,7 +50,7 @@ def split_files(run: Run, split: str) -> tuple[Path, Path]:
         return own
     found = getattr(run.recipe().data.paths(), split)
     if found is None:
-        raise UserError(f"{run.path} has no {split} text; name some with --source and --target.")
+        raise UserError(f"{run.path} has no {split} text: its recipe names none.")
     source, target = found
     return source, target
 

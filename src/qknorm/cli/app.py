@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from qknorm import __version__
-from qknorm.cli import attention, data, demo, heads, info, score, train, translate
+from qknorm.cli import attention, data, demo, heads, info, report, score, train, translate
 
 app = typer.Typer(
     name="qknorm",
@@ -54,5 +54,6 @@ app.command(short_help="Whether one system is better than another.")(score.compa
 app.command(short_help="Show what a run folder holds.")(info.info)
 app.command(short_help="Draw what each head attends to in a sentence.")(attention.attention)
 app.command(short_help="Say what every head does over a corpus.")(heads.heads)
+app.command(short_help="Write one page about a run, or about two.")(report.report)
 app.add_typer(data.app, name="data", short_help="Get text to learn from.")
 app.command(short_help="See it work on built-in text.")(demo.demo)

@@ -55,7 +55,7 @@ def heads(
     from qknorm.analysis.study_page import tables, write_folder
     from qknorm.run import Run
 
-    chosen = options.check_device(device) or _default_device()
+    chosen = options.check_device(device) or options.default_device()
     progress = Progress()
     studies = []
     for path in [run] if against is None else [run, against]:
@@ -97,9 +97,3 @@ def _name(path: Path, others: list[Path | None]) -> str:
     """The folder's name; the whole path where two runs have the same."""
     alike = [other for other in others if other is not None and other.resolve().name == path.resolve().name]
     return path.resolve().name if len(alike) < 2 else str(path)
-
-
-def _default_device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -101,3 +101,10 @@ def check_device(name: str | None) -> str | None:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(f"This machine has {torch.cuda.device_count()} CUDA devices, so no {name}; try cpu.")
     return name
+
+
+def default_device() -> str:
+    """The GPU where there is one."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"

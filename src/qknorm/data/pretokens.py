@@ -57,6 +57,17 @@ def split_raw(line: str) -> list[str]:
     return _raw_pattern().findall(" " + line) if line else []
 
 
+def raw_words(line: str) -> list[str]:
+    """``split_raw``, with the digits of a number together: what a reader takes for words."""
+    words: list[str] = []
+    for word in split_raw(line):
+        if words and word.isdecimal() and words[-1][-1].isdecimal():
+            words[-1] += word
+        else:
+            words.append(word)
+    return words
+
+
 def splitter(kind: Kind) -> Callable[[str], list[str]]:
     """The function that cuts a line of this kind."""
     return split_words if kind == "words" else split_raw

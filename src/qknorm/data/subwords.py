@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from qknorm.data import text
 from qknorm.data.merges import UNKNOWN, Merges
-from qknorm.data.pretokens import BYTES, JOINER, Kind, byte_symbols, spell_word, splitter
+from qknorm.data.pretokens import BYTES, JOINER, Kind, byte_symbols, raw_words, spell_word, splitter
 from qknorm.data.sentences import SIDES, Sentences, Side, offsets_of
 from qknorm.errors import UserError
 from qknorm.ids import BOS, EOS, PAD, UNK
@@ -154,12 +154,7 @@ class Subwords:
             ends = [text.endswith(b" ") for text in texts[:-1]]
             return [0, *np.cumsum(ends).tolist()] if ids else []
         line = b"".join(texts).decode("utf-8", errors="surrogateescape")
-        words: list[str] = []
-        for word in self._split(line.removeprefix(" ")):
-            if words and word.isdecimal() and words[-1][-1].isdecimal():
-                words[-1] += word
-            else:
-                words.append(word)
+        words = raw_words(line.removeprefix(" "))
         sizes = [len(word.encode("utf-8", errors="surrogateescape")) for word in words]
         ends_of_words = np.cumsum(sizes) - (not line.startswith(" "))  # cutting puts a space in front
         ends_of_pieces = np.cumsum([len(text) for text in texts])

@@ -2,6 +2,7 @@
 
 from qknorm.scoring.comparison import Change, Comparison, Difference, compare
 from qknorm.scoring.detokenizer import detokenize
+from qknorm.scoring.intervals import intervals
 from qknorm.scoring.metrics import Kind
 from qknorm.scoring.render import render_comparison, render_scores
 from qknorm.scoring.scores import Scores, bleu, score
@@ -15,6 +16,7 @@ __all__ = [
     "bleu",
     "compare",
     "detokenize",
+    "intervals",
     "render_comparison",
     "render_scores",
     "score",
