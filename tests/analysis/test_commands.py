@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 
 from qknorm.analysis import sentence_attention
+from qknorm.config import DataSettings
+from qknorm.run import Run
 from qknorm.translation.translator import Translator
 from support.command import Command
 
@@ -88,6 +91,24 @@ def test_heads_of_two_runs_on_other_text(command, runs, tmp_path):
     assert "![a map of the heads](map.png)" in page and "| cross | 2 | 2 |" in page
     for name in ("measures", "map", "importance"):
         assert (tmp_path / "heads" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_two_runs_with_different_dev_text_are_refused(command, runs, tmp_path):
+    copy = Run(tmp_path / "copy")
+    shutil.copytree(runs[0].path, copy.path)
+    recipe = copy.recipe()
+    swapped = {
+        "dev_source": "test.src",
+        "dev_target": "test.tgt",
+        "train_source": "train.src",
+        "train_target": "train.tgt",
+    }
+    files = {key: runs[0].path.parent / "corpus" / name for key, name in swapped.items()}
+    known = copy.manifest()["corpus"]
+    corpus = known | {f"dev.{side}": known[f"test.{side}"] for side in ("source", "target")}
+    copy.replace_recipe(recipe.model_copy(update={"data": DataSettings(**files)}), corpus)
+    done = command("heads", runs[0].path, "--against", copy.path)
+    assert done.code == 2 and "The two runs have different dev text" in done.err
 
 
 def test_text_that_is_not_the_runs_own_is_refused(command, runs, tmp_path):

@@ -17,7 +17,7 @@ import torch
 from qknorm import __version__
 from qknorm.analysis.direction import mostly_right_to_left
 from qknorm.analysis.maps import AttentionMap, SentenceAttention, pair_attention
-from qknorm.analysis.text import Text, split_files, split_text
+from qknorm.analysis.text import Text, run_names, split_files, split_text
 from qknorm.analysis.weights import KINDS, modules
 from qknorm.analysis.words import by_frequency, by_length, count_words, marked
 from qknorm.data import Subwords, lines
@@ -75,7 +75,7 @@ def write_report(
     split = split or ("test" if all(run.hypotheses_file("test").exists() for run in runs) else "dev")
     _check_comparable(runs, split)
     text = split_text(runs[0], split)
-    sides = [_side(run, _name(run, runs), split, device) for run in runs]
+    sides = [_side(*each, split, device) for each in zip(runs, run_names(runs), strict=True)]
     path.write_text(render(gather(sides, text, maps, progress)), encoding="utf-8")
 
 
@@ -127,12 +127,6 @@ def _side(run: Run, name: str, split: str, device: torch.device | str) -> Side:
     if not file.exists():
         raise UserError(f"{file} does not exist yet; finish training with `qknorm train --run {run.path}`.")
     return Side(name, run, run.subwords(), run.model("best", device), list(lines(file)))
-
-
-def _name(run: Run, runs: Sequence[Run]) -> str:
-    """The folder's name; the whole path where two runs have the same."""
-    alike = [other for other in runs if other.path.resolve().name == run.path.resolve().name]
-    return run.path.resolve().name if len(alike) < 2 else str(run.path)
 
 
 def _check_comparable(runs: Sequence[Run], split: str) -> None:

@@ -32,13 +32,18 @@ def measures_figure(studies: Sequence[HeadStudy]) -> Figure:
     """Every measure of every head by layer, a dot a head; the dashed line looks everywhere evenly."""
     names = list(studies[0].kinds["encoder"].figures())
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(8.2, 1.35 * len(names) + 0.4), layout="constrained")
+        height = 1.35 * len(names) + 0.9
+        figure = Figure(figsize=(8.2, height))
+        figure.subplots_adjust(0.09, 0.5 / height, 0.99, 1 - 0.55 / height, wspace=0.06, hspace=0.22)
         grid = figure.subplots(len(names), len(KINDS), squeeze=False, sharex="col", sharey="row")
         for row, name in enumerate(names):
             for column, kind in enumerate(KINDS):
                 axes = grid[row, column]
                 for place, study in enumerate(studies):
                     _dots(axes, study.kinds[kind].figures()[name], place, len(studies))
+                deepest = max(len(study.kinds[kind].g) for study in studies)
+                axes.set_xticks(range(1, deepest + 1))
+                axes.set_xlim(0.5, deepest + 0.5)
                 even = studies[0].kinds[kind].even.get(name)
                 if even is not None:
                     axes.axhline(even, color=FAINT, linewidth=0.8, linestyle="--")
@@ -49,7 +54,7 @@ def measures_figure(studies: Sequence[HeadStudy]) -> Figure:
                 if column == 0:
                     axes.set_ylabel(name, size=9)
         if len(studies) > 1:
-            figure.legend(*_legend(studies), loc="outside upper center", ncols=2)
+            figure.legend(*_legend(studies), loc="upper center", ncols=2)
         return figure
 
 
@@ -115,8 +120,6 @@ def _dots(axes: Any, values: Any, place: int, runs: int) -> None:
     x = np.arange(1, L + 1)[:, None] + shift + spread
     axes.scatter(x.ravel(), values.ravel(), s=9, color=RUNS[place], alpha=0.75, linewidths=0)
     axes.plot(np.arange(1, L + 1) + shift, values.mean(axis=1), color=RUNS[place], linewidth=0.9, alpha=0.8)
-    axes.set_xticks(range(1, max(L, int(axes.get_xlim()[1])) + 1))
-    axes.set_xlim(0.5, max(L, 1) + 0.5)
 
 
 def _legend(studies: Sequence[HeadStudy]) -> tuple[list[Any], list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,12 @@ class Text:
         if not kept:
             raise UserError(f"{self.name} has no pair with words on both sides.")
         return Text(self.name, [source for source, _ in kept], [target for _, target in kept])
+
+
+def run_names(runs: Sequence[Run]) -> list[str]:
+    """What to call runs: their folders' names, or their whole paths where two have the same name."""
+    names = [run.path.resolve().name for run in runs]
+    return names if len(set(names)) == len(names) else [str(run.path) for run in runs]
 
 
 def split_text(run: Run, split: str) -> Text:

@@ -53,25 +53,22 @@ def heads(
     from qknorm.analysis.contrast import contrast
     from qknorm.analysis.study import study_heads
     from qknorm.analysis.study_page import tables, write_folder
+    from qknorm.analysis.text import run_names
     from qknorm.run import Run
 
     chosen = options.check_device(device) or options.default_device()
     progress = Progress()
-    studies = []
-    for path in [run] if against is None else [run, against]:
-        folder = Run.open(path)
-        text = _text(folder, corpus, source, target).without_blanks(sentences)
-        progress.note(f"{path}: {len(text)} pairs of {text.name}")
-        studies.append(
-            study_heads(
-                folder.model("best", chosen),
-                folder.subwords(),
-                text,
-                _name(path, [run, against]),
-                importance=importance,
-                progress=progress,
-            )
+    runs = [Run.open(path) for path in ([run] if against is None else [run, against])]
+    texts = [_text(each, corpus, source, target).without_blanks(sentences) for each in runs]
+    if texts[0] != texts[-1]:
+        raise UserError(
+            f"The two runs have different {corpus.value} text; name one with --source and --target."
         )
+    studies = []
+    for folder, name, text in zip(runs, run_names(runs), texts, strict=True):
+        progress.note(f"{name}: {len(text)} pairs of {text.name}")
+        model, subwords = folder.model("best", chosen), folder.subwords()
+        studies.append(study_heads(model, subwords, text, name, importance=importance, progress=progress))
     compared = [] if against is None else contrast(studies[0], studies[1])
     for table in tables(studies, compared):
         print(table)
@@ -91,9 +88,3 @@ def _text(run: Run, corpus: options.Corpus, source: Path | None, target: Path | 
     if source is not None and target is not None:
         return file_text(source, target)
     return split_text(run, corpus.value)
-
-
-def _name(path: Path, others: list[Path | None]) -> str:
-    """The folder's name; the whole path where two runs have the same."""
-    alike = [other for other in others if other is not None and other.resolve().name == path.resolve().name]
-    return path.resolve().name if len(alike) < 2 else str(path)

@@ -20,6 +20,7 @@ function draw(tag, attributes = {}, ...children) {
 const section = (name) => document.getElementById(name);
 const fixed = (value, digits = 2) => value.toFixed(digits).replace("-", "−");
 const signed = (value, digits = 2) => (value > 0 ? "+" : "") + fixed(value, digits);
+const token = (text) => make("bdi", {}, text.replaceAll("▁", "_"));  // a lighter mark for the space before a word
 const names = data.runs.map((run) => run.name);
 const keys = () => make("p", {}, ...names.map((name, i) => make("span", { class: `key run${i}` }, make("span", { dir: "auto" }, name))));
 
@@ -117,7 +118,7 @@ function chart(name, series, xName) {
 }
 function curves() {
   const wanted = [["Training loss", ["train_loss"]], ["Dev perplexity", ["dev_perplexity"]], ["Dev BLEU", ["dev_bleu"]], ["Learning rate", ["learning_rate"]],
-    ["Target subwords a second", ["tokens_per_second"]], ["Largest |logit| on dev", ["max_logit"]], ["g, smallest and largest", ["g_min", "g_max"]]];
+    ["Target subwords a second", ["tokens_per_second"]], ["Largest |logit| on dev", ["max_logit"]], ["g, smallest and (dashed) largest", ["g_min", "g_max"]]];
   const place = section("curves").querySelector(".charts");
   if (two) place.before(keys());
   for (const [name, wantedKeys] of wanted) {
@@ -284,16 +285,16 @@ function maps() {
     const heading = `Layer ${state.layer + 1}, ${state.head < 0 ? "mean of its heads" : `head ${state.head + 1}`}`;
     const body = make("tbody");
     for (let t = 0; t < T; t++) {
-      const row = make("tr", {}, make("th", { scope: "row" }, make("bdi", {}, packed.rows[t])));
+      const row = make("tr", {}, make("th", { scope: "row" }, token(packed.rows[t])));
       for (let s = 0; s < S; s++) {
         const weight = weights[t * S + s];
         const cell = make("td", { style: `background: rgba(var(--cell), ${Math.sqrt(weight).toFixed(3)})` });
-        cell.addEventListener("mouseenter", () => { note.replaceChildren(make("bdi", {}, packed.rows[t]), " → ", make("bdi", {}, packed.columns[s]), `: ${weight.toFixed(3)}`); });
+        cell.addEventListener("mouseenter", () => { note.replaceChildren(token(packed.rows[t]), " → ", token(packed.columns[s]), `: ${weight.toFixed(3)}`); });
         row.append(cell);
       }
       body.append(row);
     }
-    const tops = packed.columns.map((token) => make("th", { scope: "col" }, make("div", {}, make("bdi", {}, token))));
+    const tops = packed.columns.map((text) => make("th", { scope: "col" }, make("div", {}, token(text))));
     return make("div", {}, make("p", { class: "faint" }, heading), make("div", { class: "scroll" },
       make("table", { class: "map", dir: packed.rtl ? "rtl" : "ltr", "aria-label": heading }, make("thead", {}, make("tr", {}, make("td", { style: "border:0" }), ...tops)), body)));
   }
