@@ -37,6 +37,7 @@ WIDEST = 36.0
 """A grid gets smaller cells rather than grow beyond this."""
 CELL = (0.045, 0.10, 0.30)
 """Smallest cell; that of a large grid; that of a single map."""
+DRAWN = str.maketrans({"▁": "_", "$": r"\$"})
 READABLE = 0.078
 """Where cells are lower than this, only every second, third, … token is written beside them."""
 GAP = 0.09
@@ -191,4 +192,4 @@ def _longest(tokens: Sequence[str], size: float) -> float:
 def _shown(token: str) -> str:
     """A token as a label: a lighter mark for its space, nothing taken for mathematics, a long one cut."""
     cut = token if len(token) <= 24 else token[:23] + "…"
-    return cut.replace("▁", "_").replace("$", r"\$")
+    return "".join(c if c.isprintable() or c in "\u200c\u200d" else "·" for c in cut).translate(DRAWN)

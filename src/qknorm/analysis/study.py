@@ -136,7 +136,8 @@ def study_heads(
     logits = largest_logits(model, sources, targets, batch_tokens=batch_tokens)
     rises: dict[Kind, Array] = {}
     if importance:
-        with progress.bar("masking heads", sum(len(each) for each in sums.heads.values())) as bar:
+        count = sum(module.num_heads for module in attention_modules(model).values())
+        with progress.bar("masking heads", count) as bar:
             loss, rises = head_importance(model, sources, targets, bar.to)
     else:
         loss = loss_per_subword(model, sources, targets)
@@ -165,11 +166,6 @@ class _Sums:
         self.even: dict[Kind, Tensor] = {}  # (M, 1, 1)
         self.divergences: dict[Kind, Tensor] = {}  # (N, N)
         self.rows: dict[Kind, Tensor] = {}
-
-    @property
-    def heads(self) -> dict[Kind, Tensor]:
-        """Something as long as there are heads of each kind."""
-        return self.divergences
 
     def add(self, kind: Kind, weights: Tensor, sight: Sight) -> None:
         new = {

@@ -37,20 +37,11 @@ def batch_weights(model: Transformer, source: Tensor, target: Tensor) -> dict[Ki
         source: (B, S) ids that end with EOS, then padding.
         target: (B, T) ids that begin with BOS.
     """
-    return hidden_and_weights(model, source, target)[1]
-
-
-def hidden_and_weights(
-    model: Transformer, source: Tensor, target: Tensor
-) -> tuple[Tensor, dict[Kind, Tensor]]:
-    """The decoder's last hidden states, and ``batch_weights`` of the same pass."""
     of_kind = modules(model)
     with torch.no_grad(), _kept_weights([each for found in of_kind.values() for each in found]) as kept:
         memory, padding = model.encode(source)
-        hidden = model.decode(target, memory, padding)
-    return hidden, {
-        kind: torch.stack([kept[each] for each in found], dim=1) for kind, found in of_kind.items()
-    }
+        model.decode(target, memory, padding)
+    return {kind: torch.stack([kept[each] for each in found], dim=1) for kind, found in of_kind.items()}
 
 
 @contextmanager

@@ -157,8 +157,8 @@ def _difference(
     metric: Metric, baseline: Sequence[str], system: Sequence[str], samples: int, seed: int
 ) -> Difference:
     """Both tests and the interval on one metric, which has the references in its cache."""
-    old, new = _counts(metric, baseline), _counts(metric, system)
-    delta = _score_of(metric, new.sum(0)) - _score_of(metric, old.sum(0))
+    old, new = sentence_counts(metric, baseline), sentence_counts(metric, system)
+    delta = score_of(metric, new.sum(0)) - score_of(metric, old.sum(0))
     bootstrap, signature = _paired_test("bs", metric, old, new, samples, seed)
     randomization, signature_randomization = _paired_test("ar", metric, old, new, TRIALS, seed)
     low, high = np.quantile(_resampled_differences(metric, old, new, samples, seed), [0.025, 0.975])
@@ -220,11 +220,13 @@ def _sacrebleu_seed(seed: int) -> Iterator[None]:
                 os.environ["SACREBLEU_SEED"] = before
 
 
-def _counts(metric: Metric, hypotheses: Sequence[str]) -> Counts:
+def sentence_counts(metric: Metric, hypotheses: Sequence[str]) -> Counts:
+    """What the metric counts in each sentence, the references being in its cache."""
     return np.array(metric._extract_corpus_statistics(hypotheses, None), dtype=np.float64)
 
 
-def _score_of(metric: Metric, counts: Counts) -> float:
+def score_of(metric: Metric, counts: Counts) -> float:
+    """The score of a text with these counts."""
     return float(metric._compute_score_from_stats(counts.tolist()).score)
 
 
@@ -235,7 +237,7 @@ def _resampled_differences(
     sentences = len(old)
     draws = np.random.default_rng(seed).choice(sentences, size=(samples, sentences), replace=True)
     return np.array(
-        [_score_of(metric, new[draw].sum(0)) - _score_of(metric, old[draw].sum(0)) for draw in draws]
+        [score_of(metric, new[draw].sum(0)) - score_of(metric, old[draw].sum(0)) for draw in draws]
     )
 
 

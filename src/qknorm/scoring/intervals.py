@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from qknorm.scoring import metrics
-from qknorm.scoring.comparison import _counts, _score_of
+from qknorm.scoring.comparison import score_of, sentence_counts
 from qknorm.scoring.metrics import MAIN, Kind
 
 
@@ -22,8 +22,8 @@ def intervals(
         (MAIN[kind], metrics.main_bleu(kind, references)),
         ("chrf", metrics.chrf(references)),
     ):
-        counts = _counts(metric, hypotheses)
-        scores = [_score_of(metric, counts[draw].sum(0)) for draw in draws]
+        counts = sentence_counts(metric, hypotheses)
+        scores = [score_of(metric, counts[draw].sum(0)) for draw in draws]
         low, high = np.quantile(scores, [0.025, 0.975])
         found[name] = (float(low), float(high))
     return found
