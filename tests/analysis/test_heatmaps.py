@@ -56,13 +56,20 @@ def test_right_to_left_columns_run_from_the_right():
     assert fonts.warnings(hebrew) == [] or not hasattr(ft2font, "__libraqm_version__")
 
 
-def test_what_no_font_has_is_said():
-    chosen, missing = fonts.families(["Việt", "\U000e0fff", "\u0378", "a b"])
-    assert chosen[0] == "DejaVu Sans" and missing == []  # unassigned: nothing to see
-    chosen, missing = fonts.families(["a\U00016800"])  # Bamum: in no usual font
-    if missing:
-        (sentence,) = fonts.warnings(["a\U00016800"])
-        assert "\U00016800" in sentence and "boxes stand for them" in sentence
+def test_what_no_font_has_is_said(monkeypatch):
+    assert fonts.families(["Việt", "\u0378", "a b"]) == (["DejaVu Sans"], [])  # unassigned: nothing to see
+    only = {name: file for name, file in fonts._installed().items() if name == "DejaVu Sans"}
+    monkeypatch.setattr(fonts, "_installed", lambda: only)
+    assert fonts.families(["a中b文"])[1] == ["中", "文"]
+    (sentence,) = fonts.warnings(["a中b文"])
+    assert "中文" in sentence and "boxes stand for them" in sentence
+
+
+def test_a_font_that_has_the_rest_is_found(monkeypatch):
+    monkeypatch.setattr(fonts, "_installed", lambda: {"First": "1", "Idle": "2", "Second": "3"})
+    have = {"1": {ord("a")}, "2": {ord("b")}, "3": {ord("中")}}
+    monkeypatch.setattr(fonts, "_characters", have.__getitem__)
+    assert fonts.families(["a 中"]) == (["First", "Second"], [])
 
 
 def test_an_old_matplotlib_is_said(monkeypatch):
