@@ -26,7 +26,9 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "qknorm":
             raise
-        _fail(f"The package {error.name} is not installed; install it with: pip install 'qknorm[translate]'")
+        served = error.name.partition(".")[0] in ("fastapi", "starlette", "uvicorn")
+        extra = "serve" if served else "translate"
+        _fail(f"The package {error.name} is not installed; install it with: pip install 'qknorm[{extra}]'")
     except OSError as error:
         if error.errno is None:
             raise

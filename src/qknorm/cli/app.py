@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from qknorm import __version__
-from qknorm.cli import attention, data, demo, heads, info, report, score, train, translate
+from qknorm.cli import attention, data, demo, heads, info, report, score, serve, train, translate
 
 app = typer.Typer(
     name="qknorm",
@@ -55,5 +55,6 @@ app.command(short_help="Show what a run folder holds.")(info.info)
 app.command(short_help="Draw what each head attends to in a sentence.")(attention.attention)
 app.command(short_help="Say what every head does over a corpus.")(heads.heads)
 app.command(short_help="Write one page about a run, or about two.")(report.report)
+app.command(short_help="Try trained models in the browser, or over HTTP.")(serve.serve)
 app.add_typer(data.app, name="data", short_help="Get text to learn from.")
 app.command(short_help="See it work on built-in text.")(demo.demo)
