@@ -83,6 +83,14 @@ def test_attention_is_the_models_between_words(client, models):
         assert np.abs(weights.sum(-1) - 1).max() < 1e-3
 
 
+def test_words_the_model_does_not_know_are_named_as_sent(client, models):
+    body = {"text": "gato Ünbekannt casa", "attention": True}
+    (sentence,) = client.post("/translate", json=body).json()["sentences"]
+    attention = sentence["translations"][0]["attention"]
+    assert attention["source"] == ["gato", "Ünbekannt", "casa", "</s>"]
+    assert np.abs(np.array(attention["weights"]).sum(-1) - 1).max() < 1e-3
+
+
 def test_attention_that_is_too_large_is_left_out_and_told(serve, models):
     (found,) = models[0].translator.stream(["gato casa"], nbest=2)
     (length,) = models[0].lengths(["gato casa"])

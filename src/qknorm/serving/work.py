@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qknorm.analysis import pair_attention
+from qknorm.analysis.maps import END, Words
+from qknorm.data import Subwords
 from qknorm.serving.served import Served
 from qknorm.translation.translator import Translation
 
@@ -86,5 +88,17 @@ def _attention(job: Job, translations: list[Translation]) -> tuple[list[dict[str
             f"Attention is given with the first {len(fitting)} of {len(translations)} translations: "
             f"with all, there would be more than {job.weights:,} weights."
         )
-    maps = [each.cross.words().to_json() for each in seen]
-    return [{"source": m["columns"], "target": m["rows"], "weights": m["weights"]} for m in maps], note
+    words = _source_words(job, translator.subwords)
+    maps = [replace(each.cross, column_words=words or each.cross.column_words) for each in seen]
+    told = [each.words().to_json() for each in maps]
+    return [{"source": m["columns"], "target": m["rows"], "weights": m["weights"]} for m in told], note
+
+
+def _source_words(job: Job, subwords: Subwords) -> Words | None:
+    """The words of tokenised text as they were sent, where their subwords would say ``<unk>``."""
+    if subwords.kind != "words":
+        return None
+    words = subwords.words(job.line)
+    sizes = [len(ids) for ids in subwords.encode(words, "source")]
+    numbers = [number for number, size in enumerate([*sizes, 1]) for _ in range(size)]
+    return Words([*words, END], numbers)

@@ -32,7 +32,7 @@ async function ask(path, options = {}) {
     answer = await fetch(path, { ...options, headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused(0, "The server cannot be reached; is it still running?", 3);
+    throw new Refused(0, "The server cannot be reached; is it still running?", 2);
   }
   if (answer.ok) return answer.json();
   const told = await answer.json().catch(() => ({}));

@@ -1,6 +1,6 @@
 // What one run says: for each sentence its translations, and where the words of the chosen one look.
 
-import { END, inLanguage, plainWord, rowOf, showWords, wordButton } from "./words.js";
+import { inLanguage, plainWord, rowOf, showWords, wordButton } from "./words.js";
 
 const TOLD = 4; // source words that are named, those looked at most
 
@@ -172,21 +172,23 @@ class View {
     if (!this.attention) return ["The weights of this translation are not shown."];
     if (row === null) return ["Point at a word of the translation, or tap it, to see where it looks."];
     const most = row
-      .map((weight, s) => ({ weight, word: this.attention.source[s] }))
+      .map((weight, s) => ({ weight, word: this.nameOf("source", s) }))
       .sort((a, b) => b.weight - a.weight)
       .slice(0, TOLD)
       .filter(({ weight }) => weight >= 0.01);
-    const parts = [isolated(this.attention.target[number], this.panel.model.target), " looks at "];
+    const parts = [this.nameOf("target", number), " looks at "];
     most.forEach(({ weight, word }, i) => {
-      parts.push(i ? ", " : "", isolated(word, this.panel.model.source), ` ${Math.round(weight * 100)}%`);
+      parts.push(i ? ", " : "", word, ` ${Math.round(weight * 100)}%`);
     });
     return parts;
   }
-}
 
-// A word inside a sentence of another language and direction.
-function isolated(word, code) {
-  return word === END ? "the end" : inLanguage(make("bdi", null, `“${word}”`), code);
+  // A word as it stands in a sentence of another language and direction.
+  nameOf(side, number) {
+    const words = this.attention[side];
+    if (number === words.length - 1) return "the end";
+    return inLanguage(make("bdi", null, `“${words[number]}”`), this.panel.model[side]);
+  }
 }
 
 function about(model) {

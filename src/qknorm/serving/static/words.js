@@ -1,31 +1,23 @@
 // A line of text as words one can point at, in an order that bidirectional text keeps.
 
-export const END = "</s>";
-
-// Put a line into an element as text and words; returns the element of each word, null where it has none.
+// Put a line into an element as text and words; returns the element of each word; the last is the end.
 // Words are inline: as blocks they would stand in the wrong order where directions mix.
 export function showWords(line, text, words, make) {
   const found = [];
   let at = 0;
-  for (const word of words) {
-    const start = word === END ? -1 : text.indexOf(word, at);
-    if (word === END) {
-      line.append(text.slice(at));
-      at = text.length;
-    } else if (start >= 0) {
-      line.append(text.slice(at, start));
-      at = start + word.length;
-    }
-    const element = make(word === END ? "⏎" : word);
-    if (word === END) {
-      line.append(" ");
+  words.forEach((word, i) => {
+    const isEnd = i === words.length - 1;
+    const element = make(isEnd ? "⏎" : word);
+    const start = isEnd ? text.length : text.indexOf(word, at);
+    found.push(element);
+    if (start < 0) return; // half a character, which the line shows as it can
+    line.append(text.slice(at, start), isEnd ? " " : "", element);
+    at = isEnd ? start : start + word.length;
+    if (isEnd) {
       element.classList.add("end");
       element.setAttribute("aria-label", "end of the sentence");
     }
-    line.append(element);
-    found.push(element);
-  }
-  line.append(text.slice(at));
+  });
   return found;
 }
 
