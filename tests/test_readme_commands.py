@@ -1,6 +1,7 @@
 """The commands the README and the guide show, run as they stand, on small files under the names they use.
 
-Only the preset is replaced: what it would choose for these few pairs is trained for hours.
+The preset is replaced: what it would choose for these few pairs is trained for hours. And the server is
+not run: it would never end.
 """
 
 import io
@@ -10,10 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import uvicorn
 
 import qknorm.cli
 import qknorm.config
+import qknorm.serving.server
 from qknorm.config import Preset
+from qknorm.serving.server import bind
 from support.tiny import tiny_recipe, write_corpus
 
 ROOT = Path(__file__).parent.parent
@@ -45,6 +49,8 @@ def folder(tmp_path, monkeypatch):
     chosen = {section: tiny[section] for section in ("model", "training", "decoding")}
     chosen["subwords"] = {"operations": 30}
     monkeypatch.setattr(qknorm.config, "preset", lambda pairs: Preset(chosen, [f"{pairs} pairs: tiny"]))
+    monkeypatch.setattr(qknorm.serving.server, "bind", lambda host, _: bind(host, 0))
+    monkeypatch.setattr(uvicorn.Server, "run", lambda *_, **__: None)  # it would serve until it is stopped
     monkeypatch.setenv("QKNORM_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return tmp_path

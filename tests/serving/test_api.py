@@ -93,7 +93,7 @@ def test_words_the_model_does_not_know_are_named_as_sent(client, models):
 
 def test_attention_that_is_too_large_is_left_out_and_told(serve, models):
     (found,) = models[0].translator.stream(["gato casa"], nbest=2)
-    (length,) = models[0].lengths(["gato casa"])
+    length = models[0].length("gato casa")
     about = models[0].about
     first = about.decoder_layers * about.heads * (length + 1) * (len(found[0].ids) + 1)
     client = serve(Limits(weights=first))
@@ -101,6 +101,10 @@ def test_attention_that_is_too_large_is_left_out_and_told(serve, models):
     (sentence,) = client.post("/translate", json=body).json()["sentences"]
     assert [each["attention"] is None for each in sentence["translations"]] == [False, True]
     assert "first 1 of 2" in sentence["note"]
+    body["text"] = ["gato casa", "", "gato casa"]  # half as much for each of two
+    sentences = client.post("/translate", json=body).json()["sentences"]
+    assert all(each["attention"] is None for found in sentences for each in found["translations"])
+    assert "first 0 of 2" in sentences[0]["note"]
 
 
 def test_models_say_what_they_are(client):

@@ -174,6 +174,21 @@ def test_a_client_that_goes_away_is_not_worked_for(models, held):
     assert held.lines == [["gato"], ["home"]]
 
 
+def test_the_requests_at_a_time_are_bounded(models, held):
+    async def main():
+        app = create_app(models, Limits(requests=2))
+        async with app.router.lifespan_context(app):
+            two = [asyncio.create_task(ask(app, {"text": "gato"})) for _ in range(2)]
+            await until(lambda: held.lines)
+            status, headers = await ask(app, {"text": "casa"})
+            assert (status, headers[b"retry-after"]) == (503, b"1")
+            held.go.set()
+            assert [(await each)[0] for each in two] == [200, 200]
+            assert (await ask(app, {"text": "casa"}))[0] == 200
+
+    asyncio.run(main())
+
+
 def test_overload_is_refused_with_a_time_to_come_again(models, held):
     async def main():
         app = create_app(models, Limits(sentences=2, queue=3))

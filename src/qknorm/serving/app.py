@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
@@ -22,7 +21,7 @@ from qknorm.serving.limits import Limits
 from qknorm.serving.metrics import CONTENT_TYPE, Metrics
 from qknorm.serving.schema import Health, Models, Problem, Translated, TranslateRequest
 from qknorm.serving.served import Served
-from qknorm.serving.work import Job, blank
+from qknorm.serving.work import Job, blank, to_json
 
 PAGES = {
     "/": ("index.html", "text/html"),
@@ -133,13 +132,14 @@ def create_app(
         return Response(metrics.text(), media_type=CONTENT_TYPE)
 
     paths = {*PAGES, "/translate", "/models", "/health", "/metrics", "/openapi.json"}
-    app.add_middleware(Guard, metrics=metrics, paths=paths, local=local)
+    app.add_middleware(Guard, metrics=metrics, paths=paths, local=local, most=limits.requests)
     return app
 
 
 async def _translate(request: Request, asked: Asked, batcher: Batcher) -> Response:
     """Queue the sentences and wait for their translations, or for the client to go away."""
-    shared = (asked.beam, asked.nbest, asked.attention, batcher.limits.weights)
+    weights = batcher.limits.weights // max(1, sum(length > 0 for length in asked.lengths))
+    shared = (asked.beam, asked.nbest, asked.attention, weights)
     pairs = zip(asked.lines, asked.lengths, strict=True)
     jobs = [Job(asked.served, line, length, *shared) if length else None for line, length in pairs]
     queued = [job for job in jobs if job is not None]
@@ -156,9 +156,9 @@ async def _translate(request: Request, asked: Asked, batcher: Batcher) -> Respon
             return Response(status_code=GONE)
     finally:
         batcher.drop(queued)  # those that are not done by now: nobody waits for them
-    sentences = [blank() if job is None else job.answer.result() for job in jobs]
-    answer = {"model": asked.served.name, "sentences": sentences}
-    return Response(await asyncio.to_thread(_json, answer), media_type="application/json")
+    sentences = b",".join(blank() if job is None else job.answer.result() for job in jobs)
+    answer = b'{"model":%b,"sentences":[%b]}' % (to_json(asked.served.name), sentences)
+    return Response(answer, media_type="application/json")
 
 
 async def _finished(request: Request, jobs: Sequence[Job]) -> bool:
@@ -185,10 +185,6 @@ async def _all(jobs: Sequence[Job]) -> None:
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _json(answer: dict[str, Any]) -> bytes:
-    return json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
 
 
 def _page(name: str, kind: str) -> Any:

@@ -61,14 +61,7 @@ async def read_asked(request: Request, models: Mapping[str, Served], limits: Lim
     if values.nbest > beam:
         raise RefusedError(422, f"nbest must be at most beam ({beam}), not {values.nbest}.")
     lines = check_lines([values.text] if isinstance(values.text, str) else values.text, limits)
-    lengths = served.lengths(lines)
-    for number, length in enumerate(lengths, 1):
-        if length > limits.subwords:
-            raise RefusedError(
-                422,
-                f"Sentence {number} has {length} subwords; at most {limits.subwords} are translated. "
-                "Cut it into shorter sentences.",
-            )
+    lengths = measure(lines, served, limits)
     return Asked(served, lines, lengths, beam, values.nbest, values.attention)
 
 
@@ -140,6 +133,20 @@ def check_lines(lines: list[str], limits: Limits) -> list[str]:
         if any("\ud800" <= c <= "\udfff" for c in line):
             raise RefusedError(422, f"Sentence {number} has half of a surrogate pair, which is not text.")
     return lines
+
+
+def measure(lines: list[str], served: Served, limits: Limits) -> list[int]:
+    """The subwords of each line; a RefusedError at the first that has too many, before more are counted."""
+    lengths = []
+    for number, line in enumerate(lines, 1):
+        lengths.append(served.length(line))
+        if lengths[-1] > limits.subwords:
+            raise RefusedError(
+                422,
+                f"Sentence {number} has {lengths[-1]} subwords; at most {limits.subwords} are translated. "
+                "Cut it into shorter sentences.",
+            )
+    return lengths
 
 
 def _sentences(error: ValidationError) -> str:

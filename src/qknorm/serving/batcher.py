@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from qknorm.serving.limits import Limits
 from qknorm.serving.metrics import Metrics
@@ -41,7 +40,7 @@ class Batcher:
         self,
         limits: Limits,
         metrics: Metrics,
-        work: Callable[[Sequence[Job]], list[dict[str, Any]]] = translate_jobs,
+        work: Callable[[Sequence[Job]], list[bytes]] = translate_jobs,
     ) -> None:
         self.limits = limits
         self.metrics = metrics

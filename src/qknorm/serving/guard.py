@@ -70,10 +70,14 @@ class Guard:
         paths: those that are counted under their own names.
         local: whether to answer only requests addressed to this machine by a name of its own. Without
             that, a web page could reach a server on loopback by giving its own name that address.
+        most: requests at a time.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, paths: Collection[str], local: bool) -> None:
-        self.app, self.metrics, self.paths, self.local = app, metrics, paths, local
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, paths: Collection[str], local: bool, most: int
+    ) -> None:
+        self.app, self.metrics, self.paths, self.local, self.most = app, metrics, paths, local, most
+        self.running = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -91,8 +95,12 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
+        self.running += 1
         try:
-            if self.local and not _own_name(Headers(scope=scope).get("host", "")):
+            if self.running > self.most:
+                sentence = "Too many requests are being answered; try again in 1 s."
+                await problem(503, sentence, {"Retry-After": "1"})(scope, receive, answer)
+            elif self.local and not _own_name(Headers(scope=scope).get("host", "")):
                 refusal = problem(421, "This server answers only to localhost and addresses of this machine.")
                 await refusal(scope, receive, answer)
             else:
@@ -105,6 +113,7 @@ class Guard:
                 scope, receive, answer
             )
         finally:
+            self.running -= 1
             self._count(scope, status, time.monotonic() - began)
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:

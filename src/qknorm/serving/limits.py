@@ -22,7 +22,9 @@ class Limits:
     beam: int = 16
     """Hypotheses kept at every step."""
     weights: int = 1_000_000
-    """Attention weights sent with one sentence; its later translations go without, and are told so."""
+    """Attention weights of an answer, shared out among its sentences; translations that go without say so."""
+    requests: int = 512
+    """Requests being read or answered at a time; more are refused with 503."""
     queue: int = 256
     """Sentences waiting to be translated; more are refused with 503."""
     wait: float = 0.004

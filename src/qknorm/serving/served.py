@@ -24,10 +24,9 @@ class Served:
     def name(self) -> str:
         return self.about.name
 
-    def lengths(self, lines: Sequence[str]) -> list[int]:
-        """The subwords of each line; 0 of a blank one."""
-        encoded = self.translator.subwords.encode([line if line.strip() else "" for line in lines], "source")
-        return [len(ids) for ids in encoded]
+    def length(self, line: str) -> int:
+        """The subwords of a line; 0 of a blank one."""
+        return len(self.translator.subwords.encode([line], "source")[0]) if line.strip() else 0
 
 
 def load_served(paths: Sequence[str | Path], device: torch.device | str | None = None) -> list[Served]:

@@ -29,8 +29,7 @@ def serve(
     limits: Limits | None = None,
 ) -> None:
     """Serve these runs until SIGTERM or Ctrl-C; what is running then is finished first."""
-    bound = bind(host, port)
-    with bound:
+    with bind(host, port) as bound:
         models = load_served(runs, device)
         app = create_app(models, limits, api_key, local=is_loopback(host))
         server = uvicorn.Server(
@@ -52,8 +51,11 @@ def serve(
         _say(f"Serving {names} at http://{shown}:{number}/ (API: /docs). Ctrl-C ends it.")
         if not is_loopback(host) and api_key is None:
             _say("Anyone who can reach this machine can use it: no --api-key was given.")
-        signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises it once more when all is done
-        server.run(sockets=[bound])
+        before = signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises it again when all is done
+        try:
+            server.run(sockets=[bound])
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -176,9 +176,9 @@ class View {
       .sort((a, b) => b.weight - a.weight)
       .slice(0, TOLD)
       .filter(({ weight }) => weight >= 0.01);
-    const parts = [this.nameOf("target", number), " looks at "];
+    const parts = [...this.nameOf("target", number), " looks at "];
     most.forEach(({ weight, word }, i) => {
-      parts.push(i ? ", " : "", word, ` ${Math.round(weight * 100)}%`);
+      parts.push(i ? ", " : "", ...word, ` ${Math.round(weight * 100)}%`);
     });
     return parts;
   }
@@ -186,8 +186,8 @@ class View {
   // A word as it stands in a sentence of another language and direction.
   nameOf(side, number) {
     const words = this.attention[side];
-    if (number === words.length - 1) return "the end";
-    return inLanguage(make("bdi", null, `“${words[number]}”`), this.panel.model[side]);
+    if (number === words.length - 1) return ["the end"];
+    return ["“", inLanguage(make("bdi", null, words[number]), this.panel.model[side]), "”"];
   }
 }
 
