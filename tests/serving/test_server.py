@@ -31,9 +31,15 @@ def post(port: int, body: dict) -> tuple[int, dict]:
     return answer.status, json.loads(answer.read())
 
 
+def metric(port: int, name: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", "/metrics")
+    return int(re.search(rf"^{name} (\d+)", connection.getresponse().read().decode(), re.M)[1])
+
+
 @pytest.mark.slow
-def test_sigterm_finishes_what_is_running(runs, models, tmp_path):
-    """One process: answers many clients at once, each its own, then ends cleanly with work under way."""
+def test_a_server_answers_drops_and_ends(runs, models, tmp_path):
+    """It answers many clients at once, each its own; drops what a client left; SIGTERM finishes the rest."""
     command = [sys.executable, "-m", "qknorm", "serve", runs[0], runs[1], "--port", "0", "--device", "cpu"]
     process = subprocess.Popen(
         list(map(str, command)), cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.PIPE, text=True
@@ -42,7 +48,7 @@ def test_sigterm_finishes_what_is_running(runs, models, tmp_path):
         assert process.stderr is not None
         said = process.stderr.readline()
         port = int(re.search(r"Serving qknorm, baseline at http://127\.0\.0\.1:(\d+)/", said)[1])
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while True:
             with socket.socket() as attempt:
                 if attempt.connect_ex(("127.0.0.1", port)) == 0:
@@ -58,18 +64,19 @@ def test_sigterm_finishes_what_is_running(runs, models, tmp_path):
             (200, text) for text in expected
         ]
 
+        long = {"text": [" ".join(WORDS * 4)] * 64, "beam": 16}
+        leaving = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        leaving.request("POST", "/translate", json.dumps(long), {"Content-Type": "application/json"})
+        while not metric(port, "qknorm_queued_sentences"):
+            assert time.monotonic() < deadline
+        leaving.close()
+        while metric(port, "qknorm_queued_sentences"):
+            assert time.monotonic() < deadline
+        assert metric(port, "qknorm_dropped_sentences_total") > 0
+
         with ThreadPoolExecutor(1) as pool:
-            long = [" ".join(WORDS * 4)] * 64
-            running = pool.submit(post, port, {"text": long, "beam": 16})
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-            while True:
-                connection.request("GET", "/metrics")
-                if int(
-                    re.search(
-                        r"^qknorm_queued_sentences (\d+)", connection.getresponse().read().decode(), re.M
-                    )[1]
-                ):
-                    break
+            running = pool.submit(post, port, long)
+            while not metric(port, "qknorm_queued_sentences"):
                 assert not running.done()
             process.send_signal(signal.SIGTERM)
             status, answer = running.result(timeout=60)
