@@ -282,8 +282,10 @@ def test_errors_are_said_and_pass(visit):
     page.fill("#source", "a" * 2001)
     page.wait_for_selector("#problem:not([hidden])")
     assert page.get_by_role("alert").inner_text().startswith("Sentence 1 has 2001 characters")
+    assert page.locator(".panel.stale").count() == 1  # what it still shows is of the text before
     page.fill("#source", TEXT)
     page.wait_for_selector("#problem", state="hidden")
+    assert page.locator(".panel.stale").count() == 0
 
     times = []
 

@@ -83,7 +83,7 @@ async function translate() {
 // Say what went wrong; where it may pass, try again by itself.
 function failed(error) {
   if (!(error instanceof Refused)) throw error;
-  panels.forEach((panel) => (panel.busy = false));
+  panels.forEach((panel) => (panel.stale = true));
   say("", error.message);
   if (error.status === 401) askForKey();
   if (error.retryAfter) timer = setTimeout(models.length ? translate : start, error.retryAfter * 1000);

@@ -28,6 +28,12 @@ export class Panel {
     this.element.setAttribute("aria-busy", String(value));
   }
 
+  // Whether what is shown belongs to an earlier text.
+  set stale(value) {
+    this.busy = false;
+    this.element.classList.toggle("stale", value);
+  }
+
   // Show the answer to these lines.
   show(lines, answer) {
     this.views = answer.sentences
@@ -35,7 +41,7 @@ export class Panel {
       .filter(({ found }) => found.translations.length > 0)
       .map(({ found, line }, i) => new View(this, line, found, `${this.number}-${i}`));
     this.body.replaceChildren(...this.views.map((view) => view.element));
-    this.busy = false;
+    this.stale = false;
   }
 }
 
