@@ -46,13 +46,18 @@ def serve(models) -> Iterator[Serve]:
     with ExitStack() as stack:
 
         def start(limits: Limits | None = None, **options: Any) -> TestClient:
-            app = create_app(options.pop("models", models), limits, **options)
-            client = TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
-            return stack.enter_context(client)
+            return stack.enter_context(client_of(models, limits, **options))
 
         yield start
 
 
-@pytest.fixture
-def client(serve) -> TestClient:
-    return serve()
+@pytest.fixture(scope="module")
+def client(models) -> Iterator[TestClient]:
+    """A client of one application for all tests of a file."""
+    with client_of(models) as found:
+        yield found
+
+
+def client_of(models: list[Served], limits: Limits | None = None, **options: Any) -> TestClient:
+    app = create_app(models, limits, **options)
+    return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)

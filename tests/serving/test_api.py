@@ -137,7 +137,8 @@ def test_health(client):
     assert answer.json()["queued"] == 0
 
 
-def test_metrics_count_in_prometheus_format(client):
+def test_metrics_count_in_prometheus_format(serve):
+    client = serve()
     client.post("/translate", json={"text": ["gato", "", "casa ela"]})
     client.post("/translate", json={"text": 3})
     client.get("/no/such/page")
