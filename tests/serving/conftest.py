@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("fastapi", reason="needs the packages of qknorm[serve]")
 from starlette.testclient import TestClient
 
 from qknorm.progress import Progress

@@ -12,7 +12,7 @@ from qknorm.errors import UserError
 
 
 def serve(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders of trained models.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders of trained models.")],
     host: Annotated[
         str, typer.Option(help="Address to serve at; other machines reach it only if it is not loopback.")
     ] = "127.0.0.1",
@@ -28,8 +28,8 @@ def serve(
         ),
     ] = None,
     wait: Annotated[
-        float, typer.Option(min=0, max=1000, help="Milliseconds to wait for more to translate together.")
-    ] = 4.0,
+        int, typer.Option(min=0, max=1000, help="Milliseconds to wait for more to translate together.")
+    ] = 4,
     batch_tokens: Annotated[
         int | None,
         typer.Option(min=1, help="Bound of what is translated together, in subwords; 1 for one by one."),
