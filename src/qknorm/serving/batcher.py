@@ -59,7 +59,7 @@ class Batcher:
         self._loop = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """End; jobs still waiting are cancelled, the batch being translated is finished first."""
+        """End, when no request runs any more: what is left is dropped, and the thread waited for."""
         assert self._loop is not None
         self.drop(list(self._waiting))
         self._loop.cancel()
