@@ -38,7 +38,9 @@ class ModelSettings:
     qk_scale_init: float | None = None
     """Where g starts; without it, log2(L² − L) from ``length``."""
     length: float | None = None
-    """L, the 97.5th percentile of sentence lengths in subwords; the data decide it if it is not given."""
+    """L, a typical long sentence in subwords; not set: ``length_percentile`` of the training sentences."""
+    length_percentile: float = 97.5
+    """Which percentile of the lengths of all training sentences L is; 100 is the longest."""
     qk_scale_per: Literal["layer", "head"] = "layer"
     """One g for each attention module, or one for each of its heads."""
     qk_scale_learnable: bool | None = None
@@ -73,6 +75,10 @@ class ModelSettings:
         for name in ("dropout", "attention_dropout", "ff_dropout", "word_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
+        if not 0.0 < self.length_percentile <= 100.0:
+            raise ValueError(
+                f"length_percentile must be above 0 and at most 100, not {self.length_percentile}"
+            )
         for name, allowed in (
             ("norm", NORMS),
             ("norm_position", NORM_POSITIONS),

@@ -19,8 +19,6 @@ from qknorm.errors import UserError
 from qknorm.nn import initial_scale
 from qknorm.progress import Progress
 
-PERCENTILE = 97.5
-
 
 class Pair(NamedTuple):
     source: Path
@@ -128,7 +126,7 @@ def _with_length(recipe: Recipe, train: EncodedCorpus) -> Recipe:
     model = recipe.model
     if model.length is not None or model.qk_norm is None or model.qk_scale_init is not None:
         return recipe
-    length = max(2.0, train.length_percentile(PERCENTILE))
+    length = max(2.0, train.length_percentile(model.length_percentile))
     return recipe.model_copy(update={"model": replace(model, length=length)})
 
 
