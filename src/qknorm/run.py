@@ -66,7 +66,7 @@ class Run:
         write_atomic(self.recipe_file, dump_recipe(recipe))
         subwords.save(self.subwords_file)
         files = {file.name: _sha256(file) for file in (self.recipe_file, self.subwords_file)}
-        write_atomic(self.manifest_file, json.dumps(_signed({**about, "files": files}), indent=2) + "\n")
+        write_atomic(self.manifest_file, json.dumps(signed({**about, "files": files}), indent=2) + "\n")
 
     def replace_recipe(self, recipe: Recipe, corpus: dict[str, str]) -> None:
         """Settings or the test set changed at a resume: write them, and their checksums into the manifest."""
@@ -74,7 +74,7 @@ class Run:
         write_atomic(self.recipe_file, dump_recipe(recipe))
         manifest["files"][self.recipe_file.name] = _sha256(self.recipe_file)
         manifest["corpus"] = corpus
-        write_atomic(self.manifest_file, json.dumps(_signed(manifest), indent=2) + "\n")
+        write_atomic(self.manifest_file, json.dumps(signed(manifest), indent=2) + "\n")
 
     def forget_scores(self) -> None:
         """Remove the scores and the translation of test, which will be made anew."""
@@ -90,7 +90,7 @@ class Run:
             raise UserError(
                 f"{self.manifest_file} is damaged or cut short; restore it from a copy."
             ) from error
-        if signature != _signed(manifest)["sha256"]:
+        if signature != signed(manifest)["sha256"]:
             raise UserError(f"{self.manifest_file} was altered since it was written; restore it from a copy.")
         return dict(manifest)
 
@@ -153,10 +153,18 @@ def build_model(recipe: Recipe, subwords: Subwords) -> Transformer:
     return Transformer(subwords.size, recipe.model, torch.from_numpy(subwords.target_mask))
 
 
+def count_parameters(recipe: Recipe, subwords: Subwords) -> int:
+    """How many weights the model of a recipe has; none is made for it."""
+    with torch.device("meta"):
+        model = build_model(recipe, subwords)
+    return sum(weight.numel() for weight in model.parameters())
+
+
 def _sha256(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _signed(manifest: dict[str, Any]) -> dict[str, Any]:
+def signed(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The manifest with a checksum of itself."""
     words = json.dumps(manifest, sort_keys=True)
     return {**manifest, "sha256": hashlib.sha256(words.encode()).hexdigest()}

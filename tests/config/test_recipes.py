@@ -21,9 +21,8 @@ PAIRS = {
 
 def test_all_recipes_are_there():
     paper = [f"paper/{pair}{twin}.yaml" for pair in PAIRS for twin in ("", "-baseline")]
-    assert sorted(EVERY) == sorted(
-        ["demo.yaml", "demo-baseline.yaml", "fast/en-vi.yaml", "reference.yaml", *paper]
-    )
+    others = ["annotated/de-en.yaml", "demo.yaml", "demo-baseline.yaml", "reference.yaml"]
+    assert sorted(EVERY) == sorted([*others, "fast/en-vi.yaml", "fast/gl-en.yaml", *paper])
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -93,6 +92,14 @@ def test_a_baseline_differs_from_its_twin_as_the_papers_does(pair):
     if pair == "gl-en":  # both of its runs stop under the same rate
         del expected["training.min_learning_rate"]
     assert {change.key: change.new for change in changed_settings(recipe, baseline)} == expected
+
+
+def test_the_fast_galician_model_is_the_papers_but_for_its_positions():
+    paper, fast = (load_recipe(RECIPES / kind / "gl-en.yaml") for kind in ("paper", "fast"))
+    changed = {
+        change.key for change in changed_settings(paper, fast) if not change.key.startswith("training")
+    }
+    assert changed == {"name", "model.positions"}
 
 
 def test_the_demos_differ_in_their_norms_alone():

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from qknorm import __version__
-from qknorm.cli import attention, data, demo, heads, info, report, score, serve, train, translate
+from qknorm.cli import attention, data, demo, heads, info, report, reproduce, score, serve, train, translate
 
 app = typer.Typer(
     name="qknorm",
@@ -58,3 +58,4 @@ app.command(short_help="Write one page about a run, or about two.")(report.repor
 app.command(short_help="Try trained models in the browser, or over HTTP.")(serve.serve)
 app.add_typer(data.app, name="data", short_help="Get text to learn from.")
 app.command(short_help="See it work on built-in text.")(demo.demo)
+app.command(short_help="Train the paper's tables and figures anew.")(reproduce.reproduce)

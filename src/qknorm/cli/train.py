@@ -114,6 +114,8 @@ def _files(
 
 def _facts(prepared: Prepared) -> list[tuple[str, str]]:
     """The rows of the paper's Table 1, and what else there is to know before training."""
+    from qknorm.run import count_parameters
+
     facts: dict[str, Any] = prepared.facts()
     length, g0 = facts["L"], facts["g0"]
     rows = [
@@ -122,7 +124,7 @@ def _facts(prepared: Prepared) -> list[tuple[str, str]]:
         ("subwords", f"{facts['vocabulary']:,}"),
         ("  of the source side", f"{facts['source_subwords']:,}"),
         ("  of the target side", f"{facts['target_subwords']:,}"),
-        ("parameters", f"{_parameters(prepared):,}"),
+        ("parameters", f"{count_parameters(prepared.recipe, prepared.subwords):,}"),
         ("L", "-" if length is None else f"{length:g}"),
         ("g₀", "-" if g0 is None else f"{g0:.4f}"),
         ("subword tokens", f"{facts['subword_tokens']:,}"),
@@ -134,17 +136,6 @@ def _facts(prepared: Prepared) -> list[tuple[str, str]]:
         if split in prepared.encoded
     ]
     return rows
-
-
-def _parameters(prepared: Prepared) -> int:
-    """How many weights the model would have; none is made for it."""
-    import torch
-
-    from qknorm.run import build_model
-
-    with torch.device("meta"):
-        model = build_model(prepared.recipe, prepared.subwords)
-    return sum(weight.numel() for weight in model.parameters())
 
 
 def _figures(scores: dict[str, Any]) -> str:

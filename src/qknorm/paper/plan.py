@@ -1,0 +1,137 @@
+"""From a row of a table to the recipe that is trained for it, and what tells one experiment from another."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from qknorm.config import Recipe, changed_settings, load_recipe, recipe_hash, settings
+from qknorm.data.text import sha256_file
+from qknorm.errors import UserError
+from qknorm.paper.experiments import PAIRS, TARGETS, Row, System, Target
+
+KINDS = ("paper", "fast")
+"""Recipes to choose from: the paper's settings, or those that train in minutes."""
+_TWIN = ("model.norm=scale", "model.qk_norm=null")
+"""What makes the baseline of a fast recipe."""
+_ALL_BUT = ("beyond",)
+
+
+def recipes_folder() -> Path:
+    """Where the recipes are: inside the installed package, or beside the source in a checkout."""
+    package = Path(__file__).parent.parent
+    for folder in (package / "recipes", package.parent.parent / "recipes"):
+        if (folder / "paper" / "en-vi.yaml").is_file():
+            return folder
+    raise UserError(f"The recipes that come with qknorm are not in {package}; install it again.")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One training: a system on a pair, by the recipes of a kind, with a seed and the user's own settings."""
+
+    pair: str
+    system: System
+    kind: str
+    seed: int
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What its run and its results are called; the user's settings tell it from the plain one."""
+        own = hashlib.sha256("\n".join(self.overrides).encode()).hexdigest()[:6] if self.overrides else ""
+        parts = (self.pair, self.system.name, self.kind, f"seed{self.seed}", own)
+        return "-".join(part for part in parts if part)
+
+    def recipe(self, data: Path) -> Recipe:
+        """All its settings, with the text in ``data``; what a row is about wins over the user's settings."""
+        file, twin = _recipe_file(self)
+        overrides = [*self.overrides, *twin, *self.system.changes, f"training.seed={self.seed}"]
+        recipe = load_recipe(file, overrides)
+        own = load_recipe(recipes_folder() / "paper" / f"{self.pair}.yaml") if self.borrows else recipe
+        text = own.data.model_copy(update={"folder": data.absolute() / PAIRS[self.pair].corpus})
+        return recipe.model_copy(update={"name": self.name, "data": text})
+
+    @property
+    def borrows(self) -> bool:
+        """Whether the pair has no fast recipe of its own and takes that of en-vi, on its own text."""
+        return self.kind == "fast" and not _fast_file(self.pair).is_file()
+
+
+def experiment(row: Row, kind: str, seed: int, overrides: tuple[str, ...] = ()) -> Experiment:
+    """A row's training with one seed."""
+    return Experiment(row.pair, row.system, row.system.family or kind, seed, overrides)
+
+
+def differences(recorded: Recipe, wanted: Recipe) -> list[str]:
+    """Settings in which a recorded run is another experiment than the wanted one."""
+    free = {"name", *(key for key, setting in settings().items() if setting.is_path)}
+    if wanted.model.length is None:
+        free.add("model.length")  # the text decides it
+    return [change.key for change in changed_settings(recorded, wanted) if change.key not in free]
+
+
+def corpus_hashes(recipe: Recipe) -> dict[str, str] | None:
+    """The sha256 of every file by split and side, as a manifest has them; None where text is missing."""
+    try:
+        paths = recipe.data.paths()
+    except UserError:
+        return None
+    found = {}
+    for split, files in paths._asdict().items():
+        if files is not None:
+            for side, file in zip(("source", "target"), files, strict=True):
+                found[f"{split}.{side}"] = sha256_file(file)
+    return found
+
+
+def experiment_hash(recipe: Recipe, corpus: dict[str, str]) -> str:
+    """One hash of all that decides the result: every setting (the seed is one) and the text, but no path."""
+    words = json.dumps([recipe_hash(recipe), corpus], sort_keys=True)
+    return hashlib.sha256(words.encode()).hexdigest()
+
+
+def choose_targets(name: str, pairs: Sequence[str]) -> list[Target]:
+    """The named target, or all of the paper; those without a row of the wanted pairs are left out."""
+    if name != "all" and name not in TARGETS:
+        raise UserError(f'"{name}" is not a target; choose one of {", ".join(TARGETS)}, or all.')
+    for pair in pairs:
+        if pair not in PAIRS:
+            raise UserError(f'"{pair}" is not a pair of the paper; choose from {", ".join(PAIRS)}.')
+    named = [TARGETS[name]] if name != "all" else [t for n, t in TARGETS.items() if n not in _ALL_BUT]
+    chosen = [target for target in named if wanted_rows(target, pairs)]
+    if not chosen:
+        have = ", ".join(dict.fromkeys(row.pair for row in named[0].rows))
+        raise UserError(f"{name} has no row of {', '.join(pairs)}; its pairs are {have}.")
+    return chosen
+
+
+def wanted_rows(target: Target, pairs: Sequence[str]) -> list[Row]:
+    """Rows of the wanted pairs; without any named, all rows."""
+    return [row for row in target.rows if not pairs or row.pair in pairs]
+
+
+def check_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
+    """The user's settings; those that options of their own decide are refused."""
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        for prefix, option in (("data.", "--data"), ("training.seed", "--seeds"), ("name", "the row")):
+            if key.startswith(prefix):
+                raise UserError(f"--set {key} is decided by {option} here; leave it out.")
+    return tuple(overrides)
+
+
+def _fast_file(pair: str) -> Path:
+    return recipes_folder() / "fast" / f"{pair}.yaml"
+
+
+def _recipe_file(asked: Experiment) -> tuple[Path, tuple[str, ...]]:
+    """The file a system's settings begin with, and what makes it the baseline if the file is not."""
+    if asked.kind == "fast":
+        file = _fast_file("en-vi" if asked.borrows else asked.pair)
+        return file, _TWIN if asked.system.base == "baseline" else ()
+    twin = "-baseline" if asked.system.base == "baseline" else ""
+    return recipes_folder() / asked.kind / f"{asked.pair}{twin}.yaml", ()

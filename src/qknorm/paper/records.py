@@ -1,0 +1,180 @@
+"""What ``results/runs/NAME`` keeps of a finished run: all that a figure is recomputed from, no weights.
+
+recipe.yaml        every setting, resolved; the text relative to the project, data/CORPUS
+manifest.json      versions, corpus hashes, machine, facts of the text
+history.jsonl      one line an epoch
+hypotheses/        translations of dev and test, and their scores
+record.json        which row of the paper this is, its hash, and what it took
+failed.json        instead of the others, where training failed: why
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from qknorm.config import Recipe
+from qknorm.config.yaml_text import write as yaml_dump
+from qknorm.data import write_atomic
+from qknorm.data.registry import find_corpus
+from qknorm.errors import UserError
+from qknorm.paper.experiments import PAIRS
+from qknorm.paper.plan import Experiment, differences
+from qknorm.run import Run, count_parameters, signed
+
+RUNS = "runs"
+
+
+@dataclass(frozen=True)
+class Record:
+    """A finished run as it is kept."""
+
+    folder: Path
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        return _read_json(self.folder / "record.json")
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        return Run(self.folder).manifest()
+
+    @cached_property
+    def scores(self) -> dict[str, Any]:
+        return _read_json(Run(self.folder).scores_file)
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        return Run(self.folder).recipe()
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def seed(self) -> int:
+        return int(self.about["seed"])
+
+    @property
+    def minutes(self) -> float:
+        return float(self.about["seconds"]) / 60
+
+    def hypotheses(self, split: str = "test") -> Path:
+        return Run(self.folder).hypotheses_file(split)
+
+    def fingerprint(self) -> str:
+        """Tells one translation of test from another."""
+        return hashlib.sha256(self.hypotheses().read_bytes()).hexdigest()[:16]
+
+    def figure(self, name: str) -> float | None:
+        """A score by split and metric, such as test.bleu_tokenized; None where the run has none."""
+        split, _, metric = name.partition(".")
+        value = self.scores.get(split, {}).get(metric)
+        return None if value is None else float(value)
+
+    def signature(self, name: str) -> str | None:
+        """The sacrebleu signature of a score."""
+        split, _, metric = name.partition(".")
+        found = self.scores.get(split, {}).get("signatures", {}).get(metric)
+        return None if found is None else str(found)
+
+    def caveat(self) -> str | None:
+        """What is to be said wherever a score of this text is shown."""
+        named = find_corpus(PAIRS[self.about["pair"]].corpus)
+        trained_on = self.manifest["corpus"]["train.source"]
+        packed = named.gz_hashes.get(f"train.{named.source}.gz")
+        if not named.caveats or trained_on not in (packed, *named.caveats):
+            return None
+        return next(iter(named.caveats.values()))
+
+    def mismatch(self, wanted: Recipe, corpus: dict[str, str] | None) -> str | None:
+        """Why this run is not the one that is wanted; None if it is, as far as the text at hand can tell."""
+        if other := differences(self.recipe, wanted):
+            return f"it was trained with another {', '.join(other)}"
+        if corpus is not None and corpus != self.manifest["corpus"]:
+            return "it was trained or tested on other text"
+        return None
+
+
+def find_record(results: Path, experiment: Experiment) -> Record | None:
+    """What is kept of an experiment, if it is."""
+    folder = results / RUNS / experiment.name
+    return Record(folder) if (folder / "record.json").is_file() else None
+
+
+def all_failures(results: Path) -> list[dict[str, Any]]:
+    """Experiments that failed when they were last tried, each with its ``why``."""
+    return [_read_json(file) for file in sorted((results / RUNS).glob("*/failed.json"))]
+
+
+def all_records(results: Path) -> list[Record]:
+    """Everything that is kept, by name."""
+    return [Record(file.parent) for file in sorted((results / RUNS).glob("*/record.json"))]
+
+
+def keep(results: Path, experiment: Experiment, run: Run, experiment_hash: str) -> Record:
+    """Copy what is kept of a finished run; ``record.json`` comes last and makes it a record."""
+    folder = results / RUNS / experiment.name
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "hypotheses").mkdir(parents=True)
+    recipe, manifest = run.recipe(), run.manifest()
+    write_atomic(folder / "recipe.yaml", _portable(recipe, experiment))
+    files = {"recipe.yaml": hashlib.sha256((folder / "recipe.yaml").read_bytes()).hexdigest()}
+    write_atomic(folder / "manifest.json", json.dumps(signed({**manifest, "files": files}), indent=2) + "\n")
+    for file in (run.history_file, run.hypotheses_file("dev"), run.hypotheses_file("test"), run.scores_file):
+        if file.is_file():
+            shutil.copyfile(file, folder / file.relative_to(run.path))
+    history = run.history()
+    about = _identity(experiment) | {
+        "experiment": experiment_hash,
+        "kind": recipe.subwords.kind,
+        "parameters": count_parameters(recipe, run.subwords()),
+        "best_epoch": next((row["epoch"] for row in reversed(history) if row["best"]), None),
+        "updates": history[-1]["step"],
+        "seconds": history[-1]["elapsed"],
+        "device": manifest["machine"]["device"],
+    }
+    write_atomic(folder / "record.json", json.dumps(about, indent=2) + "\n")
+    return Record(folder)
+
+
+def keep_failure(results: Path, experiment: Experiment, run: Run, why: str) -> None:
+    """Note that training failed, and why, in words without a path of this machine."""
+    folder = results / RUNS / experiment.name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    told = _identity(experiment) | {"why": why.replace(str(run.path), run.path.name)}
+    write_atomic(folder / "failed.json", json.dumps(told, indent=2) + "\n")
+
+
+def _identity(experiment: Experiment) -> dict[str, Any]:
+    return {
+        "pair": experiment.pair,
+        "system": experiment.system.name,
+        "recipe": experiment.kind,
+        "seed": experiment.seed,
+        "changes": list(experiment.system.changes),
+        "overrides": list(experiment.overrides),
+    }
+
+
+def _portable(recipe: Recipe, experiment: Experiment) -> str:
+    """The recipe with its text in data/CORPUS of the project, seen from the folder of the record."""
+    values = recipe.model_copy(update={"name": experiment.name}).model_dump(mode="json")
+    values["data"]["folder"] = f"../../../data/{PAIRS[experiment.pair].corpus}"
+    return yaml_dump(values)
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} is damaged or missing; restore it, or remove its folder.") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{file} is damaged; restore it, or remove its folder.")
+    return values

@@ -1,0 +1,256 @@
+"""A table as JSON: the paper's figures beside those of the runs kept, with tests and what they took."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qknorm.errors import UserError
+from qknorm.paper.experiments import PAIRS, Row, Target
+from qknorm.paper.orderings import noise, orderings
+from qknorm.paper.plan import KINDS, Experiment, corpus_hashes, experiment
+from qknorm.paper.records import Record, all_failures, all_records
+from qknorm.scoring import compare
+
+MADE_BY = "qknorm reproduce"
+COMPARED = ("delta", "ci_low", "ci_high", "p_value", "p_value_randomization", "signature")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows are shown by the recipes they were trained with and the user's own settings."""
+
+    kind: str
+    overrides: tuple[str, ...] = ()
+
+
+class Summary:
+    """Builds tables from what a folder of results keeps; for tests it needs the text, or earlier tests."""
+
+    def __init__(self, results: Path, data: Path) -> None:
+        self.results, self.data = results, data
+        self.records = all_records(results)
+        self.failures = all_failures(results)
+        self._tests: dict[str, dict[str, Any]] = {}
+        self._corpora: dict[str, dict[str, str] | None] = {}
+
+    def build(self, target: Target, asked: Iterable[Group] = ()) -> dict[str, Any]:
+        """Everything the page of a target says."""
+        self._remember_tests(target)
+        groups = [self._group(target, group) for group in self._groups(target, asked)]
+        return {
+            "made_by": MADE_BY,
+            "format": 1,
+            "target": target.name,
+            "title": target.title,
+            "about": list(target.about),
+            "against": target.against,
+            "comparable": target.comparable,
+            "groups": groups,
+        }
+
+    def _groups(self, target: Target, asked: Iterable[Group]) -> list[Group]:
+        """Those asked for and those with runs of this target's systems, paper before fast."""
+        own = {(row.pair, row.system.name) for row in target.rows}
+        found = {
+            Group(record.about["recipe"], tuple(record.about["overrides"]))
+            for record in self.records
+            if (record.about["pair"], record.about["system"]) in own
+        }
+        families = {row.system.family for row in target.rows}
+        wanted = {Group(family or group.kind, group.overrides) for group in asked for family in families}
+        if not found and not wanted:
+            wanted = {Group(family or KINDS[0]) for family in families}
+        order = {kind: place for place, kind in enumerate(KINDS)}
+        return sorted(found | wanted, key=lambda g: (g.overrides, order.get(g.kind, len(order))))
+
+    def _group(self, target: Target, group: Group) -> dict[str, Any]:
+        rows = []
+        seen: dict[str, Record] = {}
+        for row in target.rows:
+            kept, stale = self._kept(row, group)
+            rows.append(self._row(target, row, group, kept, stale))
+            seen |= {record.name: record for record in kept}
+        spread = noise(list(seen.values()))
+        return {
+            "recipe": group.kind,
+            "overrides": list(group.overrides),
+            "rows": rows,
+            "noise": spread,
+            **orderings(target, rows, spread),
+            "minutes": sum(
+                {run: m for row in rows for run, m in row.get("run_minutes", {}).items()}.values()
+            ),
+        }
+
+    def _of(self, group: Group) -> list[Record]:
+        return [
+            record
+            for record in self.records
+            if (record.about["recipe"], tuple(record.about["overrides"])) == (group.kind, group.overrides)
+        ]
+
+    def _kept(self, row: Row, group: Group) -> tuple[list[Record], list[str]]:
+        """The runs of a row by seed, and of those that no longer are what the row asks for, why."""
+        kept, stale = [], []
+        for record in self._of(group):
+            if (record.about["pair"], record.about["system"]) != (row.pair, row.system.name):
+                continue
+            asked = Experiment(row.pair, row.system, group.kind, record.seed, group.overrides)
+            recipe = asked.recipe(self.data)
+            if reason := record.mismatch(recipe, self._corpus(asked)):
+                stale.append(f"{record.name} is kept, but {reason}")
+            else:
+                kept.append(record)
+        return sorted(kept, key=lambda record: record.seed), stale
+
+    def _corpus(self, asked: Experiment) -> dict[str, str] | None:
+        if asked.pair not in self._corpora:
+            self._corpora[asked.pair] = corpus_hashes(asked.recipe(self.data))
+        return self._corpora[asked.pair]
+
+    def _row(
+        self, target: Target, row: Row, group: Group, kept: list[Record], stale: list[str]
+    ) -> dict[str, Any]:
+        about: dict[str, Any] = {
+            "label": row.label,
+            "pair": row.pair,
+            "system": row.system.name,
+            "changes": list(row.system.changes),
+            "figure": row.figure,
+            "paper": row.paper,
+            "paper_facts": dict(row.facts),
+            "note": row.note,
+            "failures": self._failed(row, group),
+        }
+        if not kept:
+            return about | self._not_run(target, row, group, stale)
+        values = [record.figure(row.figure) for record in kept]
+        ours = [value for value in values if value is not None]
+        mean = statistics.fmean(ours) if ours else None
+        caveat = kept[0].caveat()
+        comparable = target.comparable and caveat is None
+        first = kept[0]
+        return about | {
+            "status": "done",
+            "seeds": [record.seed for record in kept],
+            "values": values,
+            "ours": mean,
+            "spread": statistics.stdev(ours) if len(ours) > 1 else None,
+            "difference": mean - row.paper
+            if mean is not None and row.paper is not None and comparable
+            else None,
+            "caveat": caveat,
+            "dev": [record.figure(_dev_figure(row)) for record in kept],
+            "tests": self._compared(target, row, group, kept),
+            "facts": {
+                "examples": first.manifest["facts"]["examples"],
+                "tokens": first.manifest["facts"]["tokens"],
+                "parameters": first.about["parameters"],
+                "hours": statistics.fmean(record.minutes for record in kept) / 60,
+                "L": first.manifest["facts"]["L"],
+                "gpu": first.about["device"],
+            },
+            "runs": [record.name for record in kept],
+            "run_minutes": {record.name: record.minutes for record in kept},
+            "experiments": [record.about["experiment"] for record in kept],
+            "signature": first.signature(row.figure),
+            "command": command(target, row, group, [record.seed for record in kept]),
+        }
+
+    def _not_run(self, target: Target, row: Row, group: Group, stale: list[str]) -> dict[str, Any]:
+        asked = experiment(row, group.kind, 1, group.overrides)
+        corpus = PAIRS[row.pair].corpus
+        status = "failed" if self._failed(row, group) else "not run"
+        return {
+            "status": status,
+            "stale": stale,
+            "corpus_here": self._corpus(asked) is not None,
+            "get": f"qknorm data get {corpus} --to data/{corpus}",
+            "command": command(target, row, group, [1]),
+        }
+
+    def _failed(self, row: Row, group: Group) -> list[dict[str, Any]]:
+        wanted = (row.pair, row.system.name, group.kind, list(group.overrides))
+        return [
+            {"seed": each["seed"], "why": each["why"]}
+            for each in self.failures
+            if tuple(each[key] for key in ("pair", "system", "recipe", "overrides")) == wanted
+        ]
+
+    def _compared(self, target: Target, row: Row, group: Group, kept: list[Record]) -> list[dict[str, Any]]:
+        """Paired tests against the reference of the row's pair: the same seed, or else its first."""
+        if target.against is None or row.system.name == target.against:
+            return []
+        other = next((r for r in target.rows if (r.pair, r.system.name) == (row.pair, target.against)), None)
+        references = {} if other is None else {record.seed: record for record in self._kept(other, group)[0]}
+        if not references:
+            return []
+        first = references[min(references)]
+        tests = (self._test(references.get(record.seed, first), record) for record in kept)
+        return [test for test in tests if test is not None]
+
+    def _test(self, baseline: Record, system: Record) -> dict[str, Any] | None:
+        """One comparison, as it was made before or made now; None where it needs text that is not here."""
+        key = f"{baseline.fingerprint()}:{system.fingerprint()}"
+        if key not in self._tests:
+            references = self._references(system)
+            if references is None:
+                return None
+            found = compare(baseline.hypotheses(), system.hypotheses(), references, system.about["kind"])
+            figures = found.to_json()
+            self._tests[key] = {"key": key} | {name: figures[name] for name in COMPARED}
+        seeds = {"seed": system.seed, "baseline_seed": baseline.seed}
+        return {**self._tests[key], **seeds, "runs": [baseline.name, system.name]}
+
+    def _references(self, record: Record) -> Path | None:
+        """The target side of test, if it is here and what the run was scored on."""
+        asked = record.recipe.data.model_copy(
+            update={"folder": self.data.absolute() / PAIRS[record.about["pair"]].corpus}
+        )
+        try:
+            test = asked.paths().test
+        except UserError:
+            return None
+        return None if test is None else test[1]
+
+    def _remember_tests(self, target: Target) -> None:
+        """Tests made before need not be made again, nor the text to be here."""
+        for row in _rows(read_summary(self.results / f"{target.name}.json")):
+            for test in row.get("tests", ()):
+                self._tests.setdefault(test["key"], {name: test[name] for name in ("key", *COMPARED)})
+
+
+def read_summary(file: Path) -> dict[str, Any] | None:
+    """A file that ``qknorm reproduce`` wrote; None for any other, or none."""
+    try:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and found.get("made_by") == MADE_BY else None
+
+
+def command(target: Target, row: Row, group: Group, seeds: list[int]) -> str:
+    """What trains a row again, or finds it done."""
+    words = ["qknorm", "reproduce", target.name]
+    if len({r.pair for r in target.rows}) > 1:
+        words += ["--pairs", row.pair]
+    if group.kind in KINDS:
+        words += ["--recipe", group.kind]
+    words += ["--seeds", ",".join(map(str, seeds))]
+    for override in group.overrides:
+        words += ["--set", override]
+    return shlex.join(words)
+
+
+def _rows(summary: dict[str, Any] | None) -> list[dict[str, Any]]:
+    return [] if summary is None else [row for group in summary["groups"] for row in group["rows"]]
+
+
+def _dev_figure(row: Row) -> str:
+    return f"dev.{row.figure.partition('.')[2]}"

@@ -1,0 +1,70 @@
+"""What is to be done for an experiment: nothing, a copy, or a training that is begun or gone on with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from qknorm.config import Recipe
+from qknorm.paper.experiments import PAIRS
+from qknorm.paper.plan import Experiment, corpus_hashes, experiment_hash
+from qknorm.paper.records import find_record
+from qknorm.run import Run
+
+RECORDED = "recorded"
+FINISHED = "finished"
+UNFINISHED = "to go on with"
+NEW = "to train"
+NO_TEXT = "no text"
+TRAINING = "training"
+FAILED = "failed"
+
+
+@dataclass
+class Task:
+    """An experiment, the folder its run is in, and how far it has come."""
+
+    experiment: Experiment
+    recipe: Recipe
+    hash: str
+    run: Run
+    state: str
+    why: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.experiment.name
+
+    @property
+    def waiting(self) -> bool:
+        return self.state in (NEW, UNFINISHED)
+
+
+def make_task(experiment: Experiment, data: Path, runs: Path, results: Path, weights: bool) -> Task:
+    """Find out what is there of an experiment; with ``weights`` a record alone does not do."""
+    recipe = experiment.recipe(data)
+    corpus = corpus_hashes(recipe)
+    record = find_record(results, experiment)
+    recorded = record is not None and record.mismatch(recipe, corpus) is None
+    if corpus is None:
+        name = PAIRS[experiment.pair].corpus
+        why = f"qknorm data get {name} --to {data / name}"
+        state = RECORDED if recorded and not weights else NO_TEXT
+        return Task(experiment, recipe, "", Run(runs / experiment.name), state, why)
+    key = experiment_hash(recipe, corpus)
+    run = find_run(runs, experiment, key)
+    finished = run.exists and run.scores() is not None and run.best_file.is_file()
+    if recorded and (finished or not weights):
+        state = RECORDED
+    elif finished:
+        state = FINISHED
+    else:
+        state = UNFINISHED if run.exists else NEW
+    return Task(experiment, recipe, key, run, state)
+
+
+def find_run(runs: Path, experiment: Experiment, key: str) -> Run:
+    """The run folder of a hash: any that has it in its name, or else one called after the experiment."""
+    short = key[:12]
+    found = sorted(runs.glob(f"*-{short}")) if runs.is_dir() else []
+    return Run(found[0] if found else runs / f"{experiment.name}-{short}")

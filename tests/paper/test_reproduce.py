@@ -1,0 +1,395 @@
+"""Rows are trained once and reused, stopped and gone on with; the pages say what was found."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+import qknorm.paper.runner as runner
+from qknorm.config import load_recipe
+from qknorm.data import lines
+from qknorm.errors import UserError
+from qknorm.paper import reproduce
+from qknorm.paper.plan import experiment
+from qknorm.paper.records import Record, find_record
+from qknorm.paper.summary import read_summary
+from qknorm.run import Run
+from qknorm.scoring import compare, score
+from qknorm.training.trainer import Trainer
+from support.command import Command, environment
+from support.paper import TINY, wish, write_paper_corpus
+
+SETS = [word for setting in TINY for word in ("--set", setting)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick(tmp_path_factory):
+    """One cache for all, few shufflings in the tests of eight sentences, a short sentence to draw."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QKNORM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr("qknorm.scoring.comparison.TRIALS", 50)
+        patch.setattr("qknorm.paper.figure.SENTENCE", "ano bico casa")
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Table 2 of en-vi, both rows with two seeds."""
+    home = tmp_path_factory.mktemp("home")
+    write_paper_corpus(home / "data", "iwslt15-en-vi")
+    reproduce(wish(home, "table2", ["en-vi"], seeds=[1, 2]))
+    return home
+
+
+@pytest.fixture
+def home(finished, tmp_path):
+    """A copy, to be changed."""
+    return shutil.copytree(finished, tmp_path / "home")
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """Names of the runs that were trained."""
+    names = []
+
+    def train(recipe, *arguments, **options):
+        names.append(recipe.name)
+        return real(recipe, *arguments, **options)
+
+    real = runner.train
+    monkeypatch.setattr(runner, "train", train)
+    return names
+
+
+def rows_of(home, target, pair="en-vi"):
+    summary = read_summary(home / "results" / f"{target}.json")
+    return [row for group in summary["groups"] for row in group["rows"] if row["pair"] == pair]
+
+
+def test_a_row_says_what_was_measured(finished):
+    baseline, system = rows_of(finished, "table2")
+    references = list(lines(finished / "data" / "iwslt15-en-vi" / "test.vi"))
+    for row in (baseline, system):
+        assert row["seeds"] == [1, 2] and row["status"] == "done"
+        for name, value in zip(row["runs"], row["values"], strict=True):
+            hypotheses = finished / "results" / "runs" / name / "hypotheses" / "test.txt"
+            assert value == score(list(lines(hypotheses)), references, ter=False)["bleu_tokenized"]
+        assert row["ours"] == pytest.approx(sum(row["values"]) / 2)
+        assert row["spread"] == pytest.approx(abs(row["values"][0] - row["values"][1]) / 2**0.5)
+        assert row["difference"] == pytest.approx(row["ours"] - row["paper"])
+        assert row["command"].startswith(
+            "qknorm reproduce table2 --pairs en-vi --recipe fast --seeds 1,2 --set"
+        )
+        assert "tok:none" in row["signature"] and all(len(each) == 64 for each in row["experiments"])
+    assert baseline["tests"] == [] and [test["seed"] for test in system["tests"]] == [1, 2]
+    files = [
+        finished / "results" / "runs" / row["runs"][1] / "hypotheses" / "test.txt"
+        for row in (baseline, system)
+    ]
+    expected = compare(*files, references)
+    assert system["tests"][1]["p_value"] == expected.p_value
+    assert system["tests"][1]["delta"] == pytest.approx(expected.delta)
+
+
+def test_what_is_kept_is_a_run_folder_without_weights_and_paths(finished):
+    for folder in (finished / "results" / "runs").iterdir():
+        assert {path.name for path in folder.iterdir()} == {
+            "recipe.yaml",
+            "manifest.json",
+            "history.jsonl",
+            "hypotheses",
+            "record.json",
+        }
+        assert {path.name for path in (folder / "hypotheses").iterdir()} == {
+            "dev.txt",
+            "test.txt",
+            "scores.json",
+        }
+        run = Run.open(folder)
+        assert run.recipe().data.folder == finished / "data" / "iwslt15-en-vi"  # seen from the record
+        assert run.recipe().model.length == run.manifest()["facts"]["L"]
+        assert len(run.history()) == 2
+    for file in (finished / "results").rglob("*"):
+        assert not file.is_file() or str(finished).encode() not in file.read_bytes(), file
+
+
+def test_a_kept_recipe_trains_the_same_experiment(finished):
+    record = Record(next((finished / "results" / "runs").iterdir()))
+    again = load_recipe(record.folder / "recipe.yaml")
+    assert again == record.recipe
+    assert again.data.paths().train[0].is_file()
+
+
+def test_the_page_has_paper_and_ours(finished):
+    page = (finished / "results" / "table2.md").read_text()
+    baseline, system = rows_of(finished, "table2")
+    line = next(line for line in page.split("\n") if line.startswith("| en→vi | QKNorm + LayerNorm"))
+    p_values = ", ".join(f"{test['p_value']:.3f}" for test in system["tests"])
+    for part in (
+        "33.24",
+        f"{system['ours']:.2f}",
+        f"{system['spread']:.2f}",
+        f"{system['difference']:+.2f}",
+        p_values,
+    ):
+        assert f"| {part} |" in line
+    assert "The fast recipe, with model.d_model=32" in page
+    assert "QKNorm + LayerNorm above Nguyen and Salazar (2019) (paper +0.45, here" in page
+    assert "32.79 is what Nguyen and Salazar report" in page and baseline["signature"] in page
+    assert "The standard deviation between seeds on en→vi" in page
+
+
+def test_rows_without_text_are_listed_with_how_to_get_it(finished):
+    page = (finished / "results" / "table2.md").read_text()
+    get = "the corpus is not at hand; get it with `qknorm data get ted-sk-en --to data/ted-sk-en`"
+    assert f"sk→en, Nguyen and Salazar (2019), QKNorm + LayerNorm: {get}" in page
+    assert {row["status"] for row in rows_of(finished, "table2", "sk-en")} == {"not run"}
+    front = (finished / "results" / "README.md").read_text()
+    assert "Not done: ar→en, Nguyen and Salazar (2019) (not run);" in front
+    assert "Runs recorded: 4, which took" in front
+
+
+def test_trained_once_and_reused(home, trained):
+    before = {path: path.read_bytes() for path in (home / "results").rglob("*") if path.is_file()}
+    reproduce(wish(home, "table2", ["en-vi"], seeds=[1, 2]))
+    assert trained == []
+    assert {path: path.read_bytes() for path in (home / "results").rglob("*") if path.is_file()} == before
+    shutil.rmtree(home / "runs")  # what is kept is enough
+    reproduce(wish(home, "table3", ["en-vi"], seeds=[1, 2]))
+    assert trained == []
+    assert [row["status"] for row in rows_of(home, "table3")] == ["done", "done"]
+    assert rows_of(home, "table3")[0]["figure"] == "test.sacrebleu_detok"
+
+
+def test_a_lost_record_is_made_again_from_the_run(home, trained):
+    kept = sorted((home / "results" / "runs").iterdir())[0]
+    before = (kept / "record.json").read_bytes()
+    shutil.rmtree(kept)
+    reproduce(wish(home, "table2", ["en-vi"], seeds=[1, 2]))
+    assert trained == [] and (kept / "record.json").read_bytes() == before
+
+
+def test_tables_share_runs(home, trained):
+    """Table 1's row of en-vi and Table 4's with 8 heads are Table 2's QKNorm model."""
+    reproduce(wish(home, "table1", ["en-vi"]))
+    assert trained == []
+    (row,) = rows_of(home, "table1")
+    manifest = Run.open(home / "results" / "runs" / row["runs"][0]).manifest()
+    assert row["facts"]["examples"] == 60 and row["facts"]["L"] == manifest["facts"]["L"]
+    page = (home / "results" / "table1.md").read_text()
+    assert "| en→vi | paper | 133,000 | 5,990,000 | 48,431,538 | 19 | 28.77 | 72 | T4 |" in page
+    assert f"| 60 | {row['facts']['tokens']:,} | {row['facts']['parameters']:,} |" in page
+
+
+def test_other_settings_or_text_are_trained_anew(home, trained, monkeypatch):
+    asked = wish(home, "table2", ["en-vi"])
+    row = asked.targets[0].rows[1]
+    kept = find_record(asked.results, experiment(row, "fast", 1, TINY))
+    system = replace(row.system, changes=("model.dropout=0.05",))  # the row means something else now
+    changed = replace(asked.targets[0], rows=(asked.targets[0].rows[0], replace(row, system=system)))
+    monkeypatch.setitem(__import__("qknorm.paper", fromlist=["TARGETS"]).TARGETS, "table2", changed)
+    asked = replace(asked, targets=[changed])
+    reproduce(replace(asked, trains=False))
+    (_, stale) = rows_of(home, "table2")
+    assert stale["status"] == "not run" and "trained with another model.dropout" in stale["stale"][0]
+    reproduce(asked)
+    assert trained == [kept.name]
+    assert find_record(asked.results, experiment(row, "fast", 1, TINY)).recipe.model.dropout == 0.05
+    write_paper_corpus(home / "other", "iwslt15-en-vi", seed=5)
+    trained.clear()
+    reproduce(replace(asked, data=home / "other"))
+    assert len(trained) == 2
+
+
+def test_stopped_it_goes_on(home, trained, monkeypatch):
+    """Asked to stop in the middle of a row, everything is saved, and the same wish goes on with that row."""
+    asked = wish(home, "table2", ["en-vi"], seeds=[3])
+    update = Trainer._update
+
+    def interrupted(trainer, batches):
+        if trainer.state.step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        update(trainer, batches)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_update", interrupted)
+        ended = reproduce(asked)
+    assert ended.interrupted and len(trained) == 1
+    assert [task.state for task in ended.tasks] == ["training", "to train"]
+    ended = reproduce(asked)
+    assert not ended.interrupted and len(trained) == 3 and trained[0] == trained[1]
+    assert rows_of(home, "table2")[0]["seeds"] == [1, 2, 3]
+    assert Record(home / "results" / "runs" / trained[0]).about["updates"] == 6
+
+
+def test_a_row_that_fails_is_told_and_the_others_go_on(home, trained, monkeypatch):
+    real = runner.train
+
+    def failing(recipe, folder, **options):
+        if "baseline" in recipe.name:
+            raise UserError(f"10 updates in a row were not finite; {folder} is intact.")
+        return real(recipe, folder, **options)
+
+    monkeypatch.setattr(runner, "train", failing)
+    ended = reproduce(wish(home, "table2", ["en-vi"], seeds=[4]))
+    assert [task.state for task in ended.tasks] == ["failed", "recorded"]
+    baseline, system = rows_of(home, "table2")
+    assert system["seeds"] == [1, 2, 4] and baseline["seeds"] == [1, 2]
+    assert baseline["failures"][0]["seed"] == 4
+    page = (home / "results" / "table2.md").read_text()
+    assert "en→vi, Nguyen and Salazar (2019), seed 4: failed. 10 updates in a row were not finite" in page
+    assert str(home) not in page
+
+
+def test_galician_is_marked_as_not_comparable(home, monkeypatch):
+    caveat = "scores on it are not comparable with published ones"
+    write_paper_corpus(home / "data", "ted-gl-en")
+    reproduce(wish(home, "table2", ["gl-en"]))
+    assert rows_of(home, "table2", "gl-en")[0]["difference"] is not None
+    hashes = Record(next((home / "results" / "runs").glob("gl-en*"))).manifest["corpus"]
+    registry = sys.modules["qknorm.data.registry"]
+    monkeypatch.setattr(registry, "_GALICIAN_HASHES", {"train.gl.gz": hashes["train.source"]})
+    reproduce(wish(home, "table2", ["gl-en"], trains=False))
+    assert all(row["difference"] is None for row in rows_of(home, "table2", "gl-en"))
+    for page in ("table2.md", "README.md"):
+        text = (home / "results" / page).read_text()
+        assert "| gl→en† | QKNorm + LayerNorm | 24.21 |" in text and caveat in text
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    home = tmp_path_factory.mktemp("plain")
+    write_paper_corpus(home / "data", "multi30k-de-en")
+    reproduce(wish(home, "figure1"))
+    return home
+
+
+def test_the_figure_shows_both_models(plain):
+    image = read_summary(plain / "results" / "figure1.json")["image"]
+    assert (plain / "results" / "figure1.png").read_bytes().startswith(b"\x89PNG")
+    assert (plain / "results" / "figure1.pdf").read_bytes().startswith(b"%PDF")
+    assert image["heads"] == [1, 2] and list(image["entropy"]) == ["scaled dot product", "QKNorm"]
+    assert all(0 < value < image["uniform"] for values in image["entropy"].values() for value in values)
+    page = (plain / "results" / "figure1.md").read_text()
+    assert "![Figures 1 and 2" in page and image["sentence"] in page
+
+
+def test_the_figure_is_drawn_once_and_needs_weights_to_be_drawn_again(plain, trained, tmp_path):
+    home = shutil.copytree(plain, tmp_path / "home")
+    picture = home / "results" / "figure1.png"
+    before = picture.stat().st_mtime_ns
+    reproduce(wish(home, "figure1"))
+    assert picture.stat().st_mtime_ns == before and trained == []
+    picture.unlink()
+    shutil.rmtree(home / "runs")
+    reproduce(wish(home, "figure1"))
+    assert picture.is_file() and len(trained) == 2
+
+
+def test_the_plain_pair_says_what_stands_in(plain):
+    reproduce(wish(plain, "annotated"))
+    page = (plain / "results" / "annotated.md").read_text()
+    assert "Multi30k de→en stands in for it here" in page and "24.33" in page
+    assert all(row["difference"] is None for row in rows_of(plain, "annotated", "de-en"))
+    assert "no difference from its figures is given" in page
+
+
+CHILD = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_several_at_a_time_are_stopped_together(home, monkeypatch):
+    """SIGTERM to this process alone reaches every child once; nothing is taken for trained."""
+
+    def start(task, device):
+        task.run.path.mkdir(parents=True)
+        started.append(subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE))
+        started[-1].stdout.readline()  # ready
+        if len(started) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return started[-1]
+
+    started = []
+    monkeypatch.setattr(runner, "_start", start)
+    before = signal.getsignal(signal.SIGTERM)
+    ended = reproduce(wish(home, "table2", ["en-vi"], jobs=2, seeds=[7, 8]))
+    assert ended.interrupted and [child.returncode for child in started] == [130, 130]
+    assert [task.state for task in ended.tasks] == ["training", "training", "to train", "to train"]
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert rows_of(home, "table2")[0]["seeds"] == [1, 2]
+
+
+@pytest.mark.slow
+def test_several_at_a_time(home, monkeypatch):
+    for name in ("OMP_NUM_THREADS", "PYTHONPATH"):
+        monkeypatch.setenv(name, environment(home)[name])
+    ended = reproduce(wish(home, "table2", ["en-vi"], jobs=2, seeds=[7]))
+    assert [task.state for task in ended.tasks] == ["recorded", "recorded"]
+    assert [row["seeds"] for row in rows_of(home, "table2")] == [[1, 2, 7], [1, 2, 7]]
+    logs = list((home / "runs").glob("*seed7*/train.log"))
+    assert len(logs) == 2 and all("Translate with" in log.read_text() for log in logs)
+
+
+def test_a_child_that_fails_tells_why(home, monkeypatch):
+    def start(task, device):
+        task.run.path.mkdir(parents=True)
+        with (task.run.path / "train.log").open("w") as log:
+            return subprocess.Popen([sys.executable, "-c", f"import sys; {code}"], stdout=log)
+
+    monkeypatch.setattr(runner, "_start", start)
+    code = "print('epoch 1\\nerror: It diverged.\\nTry less.'); sys.exit(2)"
+    ended = reproduce(wish(home, "table2", ["en-vi"], jobs=2, seeds=[7]))
+    assert [(task.state, task.why) for task in ended.tasks] == [("failed", "It diverged.\nTry less.")] * 2
+
+
+def test_the_command(home, monkeypatch, capsys):
+    asked = [
+        "reproduce",
+        "table2",
+        "--pairs",
+        "en-vi",
+        "--recipe",
+        "fast",
+        "--device",
+        "cpu",
+        "--runs",
+        "runs",
+    ]
+    done = Command(home, monkeypatch, capsys)(*asked, "--seeds", "2,1", *SETS)
+    assert done.code == 0, done.err
+    assert done.out.split() == ["results/table2.md", "results/README.md"]
+    assert "[4/4] en-vi-qknorm-fast-seed2" in done.err and "recorded" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["table9"], '"table9" is not a target'),
+        (["table2", "--pairs", "en-xx"], '"en-xx" is not a pair'),
+        (["table2", "--seeds", "one"], "not a list of whole numbers"),
+        (["table2", "--set", "training.sed=1"], "the nearest is training.seed"),
+    ],
+)
+def test_mistakes_are_sentences(arguments, said, tmp_path, monkeypatch, capsys):
+    done = Command(tmp_path, monkeypatch, capsys)("reproduce", *arguments)
+    assert done.code == 2 and said in done.err and "Traceback" not in done.err
+
+
+def test_without_any_text_everything_is_listed(tmp_path, monkeypatch, capsys):
+    done = Command(tmp_path, monkeypatch, capsys)("reproduce", "all")
+    assert done.code == 0
+    front = (tmp_path / "results" / "README.md").read_text()
+    assert "No run has been recorded yet." in front and "None of the 10 rows has been run yet" in front
+    assert "ted-ar-en" in (tmp_path / "results" / "table1.md").read_text()
+    assert json.loads((tmp_path / "results" / "table4.json").read_text())["groups"][0]["minutes"] == 0
