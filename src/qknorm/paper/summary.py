@@ -55,7 +55,7 @@ class Summary:
         }
 
     def _groups(self, target: Target, asked: Iterable[Group]) -> list[Group]:
-        """Those asked for and those with runs of this target's systems, paper before fast."""
+        """Those asked for, now or before, and those with runs of this target's systems, paper before fast."""
         own = {(row.pair, row.system.name) for row in target.rows}
         found = {
             Group(record.about["recipe"], tuple(record.about["overrides"]))
@@ -64,6 +64,8 @@ class Summary:
         }
         families = {row.system.family for row in target.rows}
         wanted = {Group(family or group.kind, group.overrides) for group in asked for family in families}
+        before = read_summary(self.results / f"{target.name}.json") or {"groups": []}
+        wanted |= {Group(group["recipe"]) for group in before["groups"] if not group["overrides"]}
         if not found and not wanted:
             wanted = {Group(family or KINDS[0]) for family in families}
         order = {kind: place for place, kind in enumerate(KINDS)}
