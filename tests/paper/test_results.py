@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from qknorm.data import lines
-from qknorm.paper import reproduce
 from qknorm.paper.experiments import PAIRS, TARGETS
 from qknorm.paper.front import render_front
 from qknorm.paper.page import render_page
@@ -20,7 +19,6 @@ from qknorm.paper.records import Record, all_records
 from qknorm.paper.summary import read_summary
 from qknorm.run import Run
 from qknorm.scoring import compare, score
-from support.paper import wish, write_paper_corpus
 
 RESULTS = Path(__file__).parents[2] / "results"
 ABSOLUTE = re.compile(rb"[\"'` :=](/[A-Za-z][\w.-]*){2,}")
@@ -129,29 +127,18 @@ def test_every_score_comes_out_again():
         pytest.skip(f"QKNORM_DATA lacks the references of {', '.join(sorted(set(absent)))}")
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    """A small folder of results, made on the spot."""
-    home = tmp_path_factory.mktemp("small")
-    write_paper_corpus(home / "data", "iwslt15-en-vi")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("QKNORM_CACHE", str(home / "cache"))
-        reproduce(wish(home, "table2", ["en-vi"]))
-    return home
-
-
-def test_sound_results_pass(small):
-    results, data = small / "results", small / "data"
+def test_sound_results_pass(finished):
+    results, data = finished / "results", finished / "data"
     check_pages(results)
     check_figures(results)
     check_records(results)
     assert check_scores(results, data) == []
     check_tests(results, data)
-    assert len(set(check_scores(results, small / "elsewhere"))) == 2
+    assert len(set(check_scores(results, finished / "elsewhere"))) == 4
 
 
-def altered(small: Path, to: Path, file: str, old: str, new: str) -> Path:
-    results = shutil.copytree(small / "results", to / "results")
+def altered(finished: Path, to: Path, file: str, old: str, new: str) -> Path:
+    results = shutil.copytree(finished / "results", to / "results")
     (path,) = results.glob(file)
     text = path.read_text()
     assert old in text
@@ -159,35 +146,35 @@ def altered(small: Path, to: Path, file: str, old: str, new: str) -> Path:
     return results
 
 
-def test_an_altered_page_is_noticed(small, tmp_path):
-    results = altered(small, tmp_path, "table2.md", "33.24", "33.25")
+def test_an_altered_page_is_noticed(finished, tmp_path):
+    results = altered(finished, tmp_path, "table2.md", "33.24", "33.25")
     with pytest.raises(AssertionError, match=r"table2.md is not what its JSON says"):
         check_pages(results)
 
 
-def test_an_altered_figure_is_noticed(small, tmp_path):
-    row = done_rows(small / "results")[0]
+def test_an_altered_figure_is_noticed(finished, tmp_path):
+    row = done_rows(finished / "results")[0]
     written = json.dumps(row["values"][0])
     results = altered(
-        small, tmp_path, "table2.json", f'"values": [\n      {written}', '"values": [\n      99.0'
+        finished, tmp_path, "table2.json", f'"values": [\n      {written}', '"values": [\n      99.0'
     )
     with pytest.raises(AssertionError):
         check_figures(results)
 
 
-def test_an_altered_translation_is_noticed(small, tmp_path):
-    name = done_rows(small / "results")[0]["runs"][0]
+def test_an_altered_translation_is_noticed(finished, tmp_path):
+    name = done_rows(finished / "results")[0]["runs"][0]
     file = f"runs/{name}/hypotheses/test.txt"
-    first = next(lines(small / "results" / file))
-    results = altered(small, tmp_path, file, first, "year year house tooth")
+    first = next(lines(finished / "results" / file))
+    results = altered(finished, tmp_path, file, first, "year year house tooth")
     with pytest.raises(AssertionError):
-        check_scores(results, small / "data")
+        check_scores(results, finished / "data")
 
 
-def test_an_absolute_path_is_noticed(small, tmp_path):
-    name = done_rows(small / "results")[0]["runs"][0]
+def test_an_absolute_path_is_noticed(finished, tmp_path):
+    name = done_rows(finished / "results")[0]["runs"][0]
     results = altered(
-        small, tmp_path, f"runs/{name}/record.json", '"device": "cpu"', '"device": "/srv/gpu/0"'
+        finished, tmp_path, f"runs/{name}/record.json", '"device": "cpu"', '"device": "/srv/gpu/0"'
     )
     with pytest.raises(AssertionError, match="absolute path"):
         check_records(results)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
+
 from qknorm.paper import Wish, choose_targets
 from qknorm.progress import Progress
-from support.tiny import write_corpus
+from support.tiny import THEIRS, WORDS
 
 TINY = (
     "model.d_model=32",
@@ -15,10 +17,14 @@ TINY = (
     "model.heads=2",
     "model.encoder_layers=1",
     "model.decoder_layers=1",
-    "subwords.operations=30",
+    "subwords.operations=100",
+    "model.dropout=0.1",
+    "model.attention_dropout=0.1",
+    "model.ff_dropout=0.1",
+    "training.average=none",
     "training.batch_tokens=80",
-    "training.epoch_batches=3",
-    "training.max_steps=6",
+    "training.epoch_batches=25",
+    "training.max_steps=50",
     "training.learning_rate=0.01",
     "training.warmup_steps=2",
     "decoding.beam=2",
@@ -27,11 +33,20 @@ TINY = (
 
 
 def write_paper_corpus(data: Path, name: str, seed: int = 0) -> Path:
-    """A made-up corpus in the place of a named one, such as iwslt15-en-vi."""
-    folder = write_corpus(data / name, seed=seed)
+    """A made-up corpus in the place of a named one, such as iwslt15-en-vi: a few sentences over and over.
+
+    A model that has learned little more than which are frequent has some BLEU, and each its own.
+    """
     *_, source, target = name.split("-")
-    for path in sorted(folder.iterdir()):
-        path.rename(path.with_suffix(f".{source if path.suffix == '.src' else target}"))
+    folder = data / name
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(seed)
+    known = [rng.permutation(len(WORDS))[:6] for _ in range(6)]
+    for split, count in (("train", 60), ("dev", 8), ("test", 12)):
+        drawn = [known[i] for i in rng.integers(0, len(known), count)]
+        for code, words, step in ((source, WORDS, 1), (target, THEIRS, -1)):
+            lines = [" ".join(words[i] for i in sentence[::step]) for sentence in drawn]
+            (folder / f"{split}.{code}").write_text("".join(f"{line}\n" for line in lines))
     return folder
 
 

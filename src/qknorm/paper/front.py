@@ -36,7 +36,7 @@ def render_front(results: Path) -> str:
 def _cost(minutes: dict[str, float]) -> str:
     if not minutes:
         return "No run has been recorded yet."
-    return f"Runs recorded: {len(minutes)}, which took {sum(minutes.values()):.0f} minutes together."
+    return f"Runs recorded: {len(minutes)}, which took {sum(minutes.values()):.1f} minutes together."
 
 
 def _target(summary: dict[str, Any]) -> list[str]:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from qknorm.config import Recipe, changed_settings, load_recipe, recipe_hash, settings
@@ -48,12 +49,7 @@ class Experiment:
 
     def recipe(self, data: Path) -> Recipe:
         """All its settings, with the text in ``data``; what a row is about wins over the user's settings."""
-        file, twin = _recipe_file(self)
-        overrides = [*self.overrides, *twin, *self.system.changes, f"training.seed={self.seed}"]
-        recipe = load_recipe(file, overrides)
-        own = load_recipe(recipes_folder() / "paper" / f"{self.pair}.yaml") if self.borrows else recipe
-        text = own.data.model_copy(update={"folder": data.absolute() / PAIRS[self.pair].corpus})
-        return recipe.model_copy(update={"name": self.name, "data": text})
+        return _resolved(self, data.absolute())
 
     @property
     def borrows(self) -> bool:
@@ -122,6 +118,16 @@ def check_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
             if key.startswith(prefix):
                 raise UserError(f"--set {key} is decided by {option} here; leave it out.")
     return tuple(overrides)
+
+
+@cache
+def _resolved(asked: Experiment, data: Path) -> Recipe:
+    file, twin = _recipe_file(asked)
+    overrides = [*asked.overrides, *twin, *asked.system.changes, f"training.seed={asked.seed}"]
+    recipe = load_recipe(file, overrides)
+    own = load_recipe(recipes_folder() / "paper" / f"{asked.pair}.yaml") if asked.borrows else recipe
+    text = own.data.model_copy(update={"folder": data / PAIRS[asked.pair].corpus})
+    return recipe.model_copy(update={"name": asked.name, "data": text})
 
 
 def _fast_file(pair: str) -> Path:

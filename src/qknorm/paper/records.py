@@ -14,7 +14,7 @@ import hashlib
 import json
 import shutil
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +114,14 @@ def all_failures(results: Path) -> list[dict[str, Any]]:
 
 def all_records(results: Path) -> list[Record]:
     """Everything that is kept, by name."""
-    return [Record(file.parent) for file in sorted((results / RUNS).glob("*/record.json"))]
+    files = sorted((results / RUNS).glob("*/record.json"))
+    return [_opened(file.parent, file.stat().st_mtime_ns) for file in files]
+
+
+@cache
+def _opened(folder: Path, written: int) -> Record:
+    """A record, read once for as long as it stays the one written then."""
+    return Record(folder)
 
 
 def keep(results: Path, experiment: Experiment, run: Run, experiment_hash: str) -> Record:

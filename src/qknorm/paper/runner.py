@@ -112,7 +112,7 @@ def _last_words(task: Task) -> str:
 
 def _forget() -> None:
     """Give back what a training held, and compiled code that the next one would only be compared with."""
-    gc.collect()
     if torch.cuda.is_available():
+        gc.collect()
         torch.compiler.reset()
         torch.cuda.empty_cache()
