@@ -137,7 +137,8 @@ def test_rows_without_text_are_listed_with_how_to_get_it(finished):
     assert {row["status"] for row in rows_of(finished, "table2", "sk-en")} == {"not run"}
     front = (finished / "results" / "README.md").read_text()
     assert "Not done: ar→en, Nguyen and Salazar (2019) (not run);" in front
-    assert "Runs recorded: 4, which took" in front
+    minutes = sum(took for row in rows_of(finished, "table2") for took in row["run_minutes"].values())
+    assert f"Runs recorded: 4, which took {minutes:.1f} minutes of cpu." in front
 
 
 def test_trained_once_and_reused(home, trained):
@@ -262,6 +263,9 @@ def test_the_figure_shows_both_models(plain):
     assert all(0 < value < image["uniform"] for values in image["entropy"].values() for value in values)
     page = (plain / "results" / "figure1.md").read_text()
     assert "![Figures 1 and 2" in page and image["sentence"] in page
+    plain_heads, normalised = (values[-1] for values in image["entropy"].values())
+    more = "QKNorm" if normalised > plain_heads else "scaled dot product"
+    assert f"those under {more} are: mean entropy {normalised:.2f}" in page
 
 
 def test_the_figure_is_drawn_once_and_needs_weights_to_be_drawn_again(plain, trained, tmp_path, monkeypatch):
@@ -380,4 +384,4 @@ def test_without_any_text_everything_is_listed(tmp_path, monkeypatch, capsys):
     front = (tmp_path / "results" / "README.md").read_text()
     assert "No run has been recorded yet." in front and "None of the 10 rows has been run yet" in front
     assert "ted-ar-en" in (tmp_path / "results" / "table1.md").read_text()
-    assert json.loads((tmp_path / "results" / "table4.json").read_text())["groups"][0]["minutes"] == 0
+    assert json.loads((tmp_path / "results" / "table4.json").read_text())["groups"][0]["orderings"] == 0

@@ -23,6 +23,8 @@ SENTENCE = "Ein kleiner Hund läuft mit einem roten Ball im Maul über die grün
 SHOWN = 4
 """Heads shown, the first ones of the layer in the middle of the encoder: fixed, not picked."""
 END = "⟨end⟩"
+WORD = "▁"
+"""How subwords of raw text mark the beginning of a word; left out in the figure."""
 
 
 def encoder_attention(model: Transformer, ids: list[int]) -> Tensor:
@@ -55,7 +57,7 @@ def draw_heads(runs: Mapping[str, Run], to: Path) -> dict[str, Any]:
         subwords = run.subwords()
         (ids,) = subwords.encode([SENTENCE], "source")
         weights[name] = encoder_attention(run.model(), ids)
-        pieces = [*subwords.pieces(ids), END]
+        pieces = [*(piece.lstrip(WORD) or piece for piece in subwords.pieces(ids)), END]
     layers, heads = next(iter(weights.values())).shape[:2]
     layer, shown = layers // 2, list(range(min(SHOWN, heads)))
     _draw({name: each[layer, shown] for name, each in weights.items()}, pieces, to)
@@ -83,7 +85,7 @@ def _draw(maps: Mapping[str, Tensor], pieces: list[str], to: Path) -> None:
 
     rows, columns = len(maps), next(iter(maps.values())).size(0)
     size = 1.7
-    figure = Figure(figsize=(size * columns + 1.3, size * rows + 1.3), layout="constrained")
+    figure = Figure(figsize=(size * columns + 1.3, size * rows + 0.7), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for row, (name, heads) in zip(axes, maps.items(), strict=True):

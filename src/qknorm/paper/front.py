@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from qknorm.paper.experiments import PAIRS, TARGETS
-from qknorm.paper.page import CHOSEN, group_title, number, table, verdict
+from qknorm.paper.page import CHOSEN, cost, diffuse, group_title, number, table, verdict
 from qknorm.paper.summary import read_summary
 
 HEAD = """\
@@ -21,29 +21,27 @@ def render_front(results: Path) -> str:
     """The page, from what lies in a folder of results."""
     found = [read_summary(results / f"{name}.json") for name in TARGETS]
     summaries = [summary for summary in found if summary is not None]
-    minutes: dict[str, float] = {}
-    parts = [HEAD + CHOSEN, ""]
+    parts = [HEAD + CHOSEN, _cost(summaries)]
     for summary in summaries:
         parts += _target(summary)
-        for group in summary["groups"]:
-            for row in group["rows"]:
-                minutes |= row.get("run_minutes", {})
-    parts[1] = _cost(minutes)
     parts += _others(results)
     return "\n\n".join(parts) + "\n"
 
 
-def _cost(minutes: dict[str, float]) -> str:
-    if not minutes:
+def _cost(summaries: list[dict[str, Any]]) -> str:
+    groups = [group for summary in summaries for group in summary["groups"]]
+    done = [row for group in groups for row in group["rows"] if row["status"] == "done"]
+    if not done:
         return "No run has been recorded yet."
-    return f"Runs recorded: {len(minutes)}, which took {sum(minutes.values()):.1f} minutes together."
+    number = len({name for row in done for name in row["runs"]})
+    return f"Runs recorded: {number}, which took {cost(done)}."
 
 
 def _target(summary: dict[str, Any]) -> list[str]:
     """A target in short: each row run, what holds, and what was not run."""
     parts = [f"## [{summary['title']}]({summary['target']}.md)", " ".join(summary["about"])]
     if summary.get("image"):
-        parts.append(f"![{summary['title']}]({summary['image']['file']})")
+        parts += [f"![{summary['title']}]({summary['image']['file']})", diffuse(summary["image"])]
     for group in summary["groups"]:
         parts.append(f"**{group_title(group)}.** " + _missing(summary, group))
         done = [row for row in group["rows"] if row["status"] == "done"]
@@ -51,7 +49,7 @@ def _target(summary: dict[str, Any]) -> list[str]:
             parts.append(table(["pair", "row", "paper", "ours", "seeds", "p"], map(_row, done)))
             parts += [f"† {caveat}" for caveat in dict.fromkeys(row["caveat"] for row in done) if caveat]
             parts += verdict(group)
-            parts.append(f"{group['minutes']:.1f} minutes.")
+            parts.append(f"It took {cost(done)}.")
     return parts
 
 

@@ -46,7 +46,7 @@ def _group(summary: dict[str, Any], group: dict[str, Any]) -> list[str]:
         parts.append(_behind(done))
     parts += not_run(rows)
     if done:
-        parts.append(f"Together {group['minutes']:.1f} minutes of {_devices(done)}.")
+        parts.append(f"Together {cost(done)}.")
     return parts
 
 
@@ -199,11 +199,29 @@ def _figure(summary: dict[str, Any]) -> list[str]:
         "Mean entropy of a row of weights, in nats (higher is more diffuse; "
         f"evenly spread over this sentence it would be {image['uniform']:.2f}):",
         table(["", *shown, "all heads of the encoder"], rows),
+        diffuse(image),
     ]
 
 
-def _devices(done: Sequence[dict[str, Any]]) -> str:
-    return " and ".join(dict.fromkeys(str(row["facts"]["gpu"]) for row in done))
+def diffuse(image: dict[str, Any]) -> str:
+    """Whether the model that the paper finds the more diffuse is so here, on the sentence shown."""
+    (plain, before), (normalised, after) = ((name, values[-1]) for name, values in image["entropy"].items())
+    more = normalised if after > before else plain
+    return (
+        f"In the paper the heads under {normalised} are the more diffuse ones. Here, over all heads of the "
+        f"encoder on this sentence, those under {more} are: mean entropy {after:.2f} under {normalised}, "
+        f"{before:.2f} under {plain}."
+    )
+
+
+def cost(rows: Sequence[dict[str, Any]]) -> str:
+    """Minutes of training by the device they were spent on; a run of several rows counts once."""
+    runs = {name: took for row in rows for name, took in row.get("run_minutes", {}).items()}
+    devices = {name: device for row in rows for name, device in row.get("run_devices", {}).items()}
+    minutes: dict[str, float] = {}
+    for name, took in runs.items():
+        minutes[devices[name]] = minutes.get(devices[name], 0.0) + took
+    return " and ".join(f"{took:.1f} minutes of {device}" for device, took in minutes.items())
 
 
 def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:

@@ -85,9 +85,6 @@ class Summary:
             "rows": rows,
             "noise": spread,
             **orderings(target, rows, spread),
-            "minutes": sum(
-                {run: m for row in rows for run, m in row.get("run_minutes", {}).items()}.values()
-            ),
         }
 
     def _of(self, group: Group) -> list[Record]:
@@ -160,6 +157,7 @@ class Summary:
             },
             "runs": [record.name for record in kept],
             "run_minutes": {record.name: record.minutes for record in kept},
+            "run_devices": {record.name: record.about["device"] for record in kept},
             "experiments": [record.about["experiment"] for record in kept],
             "signature": first.signature(row.figure),
             "command": command(target, row, group, [record.seed for record in kept]),
