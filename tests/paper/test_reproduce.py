@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 import qknorm.paper.runner as runner
 from qknorm.config import load_recipe
@@ -23,6 +25,7 @@ from qknorm.paper.experiments import FIGURE1
 from qknorm.paper.plan import experiment
 from qknorm.paper.records import Record, find_record
 from qknorm.paper.summary import read_summary
+from qknorm.progress import Progress
 from qknorm.run import Run
 from qknorm.scoring import compare, score
 from qknorm.training.trainer import Trainer
@@ -343,6 +346,19 @@ def test_a_child_that_fails_tells_why(home, monkeypatch):
     code = "print('epoch 1\\nerror: It diverged.\\nTry less.'); sys.exit(2)"
     ended = reproduce(wish(home, "table2", ["en-vi"], jobs=2, seeds=[7]))
     assert [(task.state, task.why) for task in ended.tasks] == [("failed", "It diverged.\nTry less.")] * 2
+
+
+def test_a_terminal_gets_a_table_and_a_log_gets_lines(home):
+    shown = {}
+    for kind in (True, False):
+        progress = Progress()
+        progress.console = Console(file=io.StringIO(), force_terminal=kind, width=400)
+        reproduce(wish(home, "table2", ["en-vi", "sk-en"], seeds=[1, 2], progress=progress))
+        shown[kind] = progress.console.file.getvalue()
+    assert "4 recorded, 4 no text" in shown[True] and "run " in shown[True] and "[4/8]" not in shown[True]
+    lines_of_log = shown[False].splitlines()
+    assert len(lines_of_log) == 8 and lines_of_log[0].startswith("[4/8] en-vi-baseline-fast-seed1-")
+    assert "no text (qknorm data get ted-sk-en --to " in shown[False]
 
 
 def test_the_command(home, monkeypatch, capsys):

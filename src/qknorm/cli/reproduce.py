@@ -38,7 +38,14 @@ def reproduce(
         RecipeKind, typer.Option(help="The paper's settings, or those that train in minutes.")
     ] = RecipeKind.paper,
     jobs: Annotated[int, typer.Option(min=1, help="Rows trained at a time.")] = 1,
-    overrides: options.Overrides = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a setting of all rows; their results are kept apart. May be repeated.",
+        ),
+    ] = None,
     device: options.Device = None,
     runs: Annotated[Path, typer.Option(metavar="DIR", help="Where run folders go.")] = Path("runs/paper"),
     results: Annotated[Path, typer.Option(metavar="DIR", help="Where pages and records go.")] = Path(
