@@ -75,6 +75,7 @@ def test_a_row_says_what_was_measured(finished):
             "qknorm reproduce table2 --pairs en-vi --recipe fast --seeds 1,2 --set"
         )
         assert "tok:none" in row["signature"] and all(len(each) == 64 for each in row["experiments"])
+    assert baseline["gain"] is None and system["gain"] == pytest.approx(system["ours"] - baseline["ours"])
     assert baseline["tests"] == [] and [test["seed"] for test in system["tests"]] == [1, 2]
     files = [
         finished / "results" / "runs" / row["runs"][1] / "hypotheses" / "test.txt"

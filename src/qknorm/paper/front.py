@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from qknorm.paper.experiments import PAIRS, TARGETS
-from qknorm.paper.page import CHOSEN, cost, diffuse, group_title, number, table, verdict
+from qknorm.paper.page import CHOSEN, cost, diffuse, group_title, number, p_values, table, verdict
 from qknorm.paper.summary import read_summary
 
 HEAD = """\
@@ -61,7 +61,7 @@ def _row(row: dict[str, Any]) -> list[str]:
         number(row["paper"]),
         number(row["ours"]) + spread,
         str(len(row["seeds"])),
-        ", ".join(f"{test['p_value']:.3f}" for test in row["tests"]) or "–",
+        p_values(row),
     ]
 
 

@@ -73,12 +73,15 @@ def result_table(summary: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str
             ", ".join(map(str, row["seeds"])),
         ]
         if against is not None:
-            tests = row["tests"]
-            cells.append(number(_mean([test["delta"] for test in tests]), "+.2f"))
-            cells.append(", ".join(f"{test['p_value']:.3f}" for test in tests) or "–")
+            cells += [number(row["gain"], "+.2f"), p_values(row)]
         cells.append(f"{sum(row['run_minutes'].values()):.1f}")
         body.append(cells)
     return table(head, body)
+
+
+def p_values(row: dict[str, Any]) -> str:
+    """Of the paired bootstrap, one for each seed."""
+    return ", ".join(f"{test['p_value']:.3f}" for test in row["tests"]) or "–"
 
 
 def facts_table(rows: Sequence[dict[str, Any]]) -> str:

@@ -78,6 +78,7 @@ class Summary:
             kept, stale = self._kept(row, group)
             rows.append(self._row(target, row, group, kept, stale))
             seen |= {record.name: record for record in kept}
+        _note_gains(target, rows)
         spread = noise(list(seen.values()))
         return {
             "recipe": group.kind,
@@ -250,6 +251,15 @@ def command(target: Target, row: Row, group: Group, seeds: list[int]) -> str:
 
 def _rows(summary: dict[str, Any] | None) -> list[dict[str, Any]]:
     return [] if summary is None else [row for group in summary["groups"] for row in group["rows"]]
+
+
+def _note_gains(target: Target, rows: list[dict[str, Any]]) -> None:
+    """Add to each row run how far it is above the reference row of its pair, in its own figure."""
+    references = {row["pair"]: row.get("ours") for row in rows if row["system"] == target.against}
+    for row in rows:
+        reference = references.get(row["pair"])
+        known = row["status"] == "done" and row["ours"] is not None and reference is not None
+        row["gain"] = row["ours"] - reference if known and row["system"] != target.against else None
 
 
 def _dev_figure(row: Row) -> str:
