@@ -26,7 +26,7 @@ demo: $(READY)
 	$(BIN)/qknorm demo
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff check .
