@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from qknorm.training.flat import Layout, joined
+from qknorm.training.loss import written_out_loss
 from support.triton import DEVICE, INTERPRETED, anywhere
 
 
@@ -36,6 +37,25 @@ class TestLoss:
         torch.testing.assert_close(nll, plain, rtol=1e-5, atol=1e-4)
         for a, b in zip(found, torch.autograd.grad(expected * 0.3, learned), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+    @pytest.mark.parametrize("agreement", [1.0, 5.0])
+    def test_two_passes_are_drawn_to_each_other(self, rows, width, subwords, has_bias, smoothing, agreement):
+        from qknorm.training.loss_kernels import fused_smoothed_loss
+
+        torch.manual_seed(0)
+        h = torch.randn(2 * rows, width, device=DEVICE, requires_grad=True)
+        table = torch.randn(subwords, width, device=DEVICE, requires_grad=True)
+        bias = torch.randn(subwords, device=DEVICE, requires_grad=True) if has_bias else None
+        learned = [x for x in (h, table, bias) if x is not None]
+        wanted = torch.randint(0, subwords, (rows,), device=DEVICE)
+        real = torch.rand(rows, device=DEVICE) < 0.8
+        loss, nll, *_ = fused_smoothed_loss(h, table, bias, wanted, real, smoothing, agreement)
+        found = torch.autograd.grad(loss * 0.3, learned)
+        expected, plain = written_out_loss(h, table, bias, wanted, smoothing, real, agreement)
+        torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-3)
+        torch.testing.assert_close(nll, plain, rtol=1e-5, atol=1e-3)
+        for a, b in zip(found, torch.autograd.grad(expected * 0.3, learned), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
 
     def test_an_impossible_subword_costs_infinity(self, rows, width, subwords, has_bias, smoothing):
         from qknorm.training.loss_kernels import fused_smoothed_loss

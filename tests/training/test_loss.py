@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from qknorm.training import loss as loss_module
-from qknorm.training.loss import Allowed, smoothed_loss, written_out_loss
+from qknorm.training.loss import Allowed, written_out_loss
 from support.compare import error
+from support.loss import smoothed_loss
 
 R, E, V = 11, 6, 17
 

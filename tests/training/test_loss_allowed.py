@@ -2,7 +2,8 @@
 
 import torch
 
-from qknorm.training.loss import Allowed, smoothed_loss
+from qknorm.training.loss import Allowed
+from support.loss import smoothed_loss
 
 
 def test_gradients_of_rows_that_are_not_allowed_are_zero():

@@ -141,6 +141,9 @@ class TrainingSettings(Settings):
     """Longest gradient, as the norm over all weights; longer ones are shortened to it. 0 for no limit."""
     label_smoothing: Chance = 0.1
     """Probability spread over all subwords of the target side."""
+    r_drop: NonNegative = 0.0
+    """α of R-Drop (Wu et al. 2021): each batch goes through the model twice, with different dropout, and the
+    two predictions are drawn to each other. Takes twice the time; 0 for one pass; the authors' is 5."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Numbers to compute with; auto is bfloat16 on GPUs that have it, else float32."""
 

@@ -25,7 +25,10 @@ ALIGN = 128
 
 
 class Inputs(NamedTuple):
-    """Tensors of one batch; with packings all three are flat, (R,), else (B, S) or (B, T)."""
+    """Tensors of one batch; with packings all are flat, else (B, S) or (B, T).
+
+    A batch may be there several times over, one copy after the other, for R-Drop: in all but ``wanted``.
+    """
 
     source: Tensor
     given: Tensor  # BOS, then the target's subwords
@@ -34,57 +37,65 @@ class Inputs(NamedTuple):
     target_packing: Packing | None = None
 
 
-def padded_inputs(batch: Batch, device: torch.device) -> Inputs:
-    def sent(ids: NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(ids).to(device, non_blocking=True)
+def padded_inputs(batch: Batch, device: torch.device, copies: int = 1) -> Inputs:
+    def sent(ids: NDArray[np.int64], times: int) -> Tensor:
+        return torch.from_numpy(np.tile(ids, (times, 1))).to(device, non_blocking=True)
 
-    return Inputs(sent(batch.source), sent(batch.target_in), sent(batch.target_out))
+    return Inputs(sent(batch.source, copies), sent(batch.target_in, copies), sent(batch.target_out, 1))
 
 
 class Room(NamedTuple):
     """The fixed size of flat buffers."""
 
     rows: int
+    """Of one copy of a batch."""
     places: int
     longest: int
     """Positions of the longest sentence there can be."""
+    copies: int = 1
 
     @classmethod
-    def of(cls, corpus: EncodedPairs, budget: int, mixed: bool = False) -> Room:
+    def of(cls, corpus: EncodedPairs, budget: int, mixed: bool = False, copies: int = 1) -> Room:
         """Room for every batch of this budget, also where BPE-dropout makes sentences longer."""
         rows = -(-budget // ALIGN) * ALIGN
         if mixed:
-            return cls(rows, most_sentences(budget), rows)
+            return cls(rows, most_sentences(budget), rows, copies)
         longest = np.maximum(corpus.source.lengths, corpus.target.lengths) + 1
-        return cls(rows, max(1, budget // int(longest.min(initial=budget))), rows)
+        return cls(rows, max(1, budget // int(longest.min(initial=budget))), rows, copies)
 
     @property
     def size(self) -> int:
         """Numbers in all buffers of a batch together."""
-        return 3 * self.rows + 2 * (self.places + 1)
+        return sum(self._sizes())
 
     def pack(self, batch: Batch, out: NDArray[np.int32]) -> None:
-        """Write a batch into ``out``, (size,): source, given, wanted, and where sentences begin and end."""
+        """Write a batch into ``out``, (size,): source, given, wanted, and where sentences begin and end.
+
+        What a copy leaves of its rows is a sentence of padding, so that the next one begins where it should.
+        """
         out[:] = PAD
         source, target = batch.source != PAD, batch.target_out != PAD
-        for place, (values, there) in enumerate(
-            ((batch.source, source), (batch.target_in, target), (batch.target_out, target))
+        *texts, source_bounds, target_bounds = np.split(out, np.cumsum(self._sizes())[:-1])
+        for text, values, there in zip(
+            texts, (batch.source, batch.target_in, batch.target_out), (source, target, target), strict=True
         ):
             flat = values[there]
             if len(flat) > self.rows or len(values) > self.places:
                 raise ValueError(f"a batch of {values.shape} does not fit into {self}")
-            out[place * self.rows : place * self.rows + len(flat)] = flat
-        for place, there in enumerate((source, target)):
-            start = 3 * self.rows + place * (self.places + 1)
+            text.reshape(-1, self.rows)[:, : len(flat)] = flat
+        for bounds, there in ((source_bounds, source), (target_bounds, target)):
             ends = there.sum(axis=1).cumsum()
-            out[start] = 0
-            out[start + 1 : start + 1 + len(ends)] = ends
-            out[start + 1 + len(ends) : start + 1 + self.places] = ends[-1]
+            starts = np.arange(self.copies)[:, None] * self.rows  # of copies
+            all_ends = np.hstack([starts, starts + ends]).ravel()
+            bounds[: len(all_ends)] = all_ends
+            bounds[len(all_ends) :] = all_ends[-1]
 
     def unpack(self, flat: Tensor) -> Inputs:
         """Views into a tensor that ``pack`` has filled."""
-        source, given, wanted = (flat[i * self.rows : (i + 1) * self.rows] for i in range(3))
-        bounds = flat[3 * self.rows :].view(2, self.places + 1)
-        return Inputs(
-            source, given, wanted, Packing(bounds[0], self.longest), Packing(bounds[1], self.longest)
-        )
+        source, given, wanted, *bounds = torch.split(flat, self._sizes())
+        return Inputs(source, given, wanted, *(Packing(b, self.longest) for b in bounds))
+
+    def _sizes(self) -> list[int]:
+        """Of source, given, wanted, and the bounds of source and target."""
+        rows, bounds = self.copies * self.rows, self.copies * (self.places + 1)
+        return [rows, rows, self.rows, bounds, bounds]

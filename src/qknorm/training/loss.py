@@ -3,7 +3,7 @@
 The logits of a batch are its largest tensor by far. Here they exist for some rows only, and their
 gradients are taken on the spot.
 
-Axes: R target positions, E model width, V subwords.
+Axes: R target positions, E model width, V subwords, A of them that the target side has.
 """
 
 from __future__ import annotations
@@ -37,31 +37,6 @@ class Allowed(NamedTuple):
         return cls(ids, place)
 
 
-def smoothed_loss(
-    h: Tensor,
-    table: Tensor,
-    bias: Tensor | None,
-    wanted: Tensor,
-    allowed: Allowed | None,
-    smoothing: float,
-    real: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Summed loss and summed negative log-likelihood of the wanted subwords.
-
-    (1 − ε) · −log p(wanted) + ε · the mean of −log p over the allowed subwords, p a softmax over those.
-
-    Args:
-        h: (R, E) last hidden states.
-        table: (V, E) output rows.
-        bias: (V,) output biases.
-        wanted: (R,) ids.
-        allowed: the subwords the target side has; None for all.
-        smoothing: ε.
-        real: (R,) False for positions that do not count; None where all do.
-    """
-    return loss_over(h, *output_rows(table, bias, allowed), place_of(wanted, allowed), smoothing, real)
-
-
 def output_rows(table: Tensor, bias: Tensor | None, allowed: Allowed | None) -> tuple[Tensor, Tensor | None]:
     """Rows and biases of the allowed subwords: left out, rather than masked, others cost nothing."""
     if allowed is None:
@@ -75,19 +50,43 @@ def place_of(wanted: Tensor, allowed: Allowed | None) -> Tensor:
 
 
 def loss_over(
-    h: Tensor, table: Tensor, bias: Tensor | None, wanted: Tensor, smoothing: float, real: Tensor | None
+    h: Tensor,
+    table: Tensor,
+    bias: Tensor | None,
+    wanted: Tensor,
+    smoothing: float,
+    real: Tensor | None,
+    agreement: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """``smoothed_loss`` over a table whose rows are all allowed; a wanted −1 costs infinity."""
+    """Summed loss and summed negative log-likelihood of the wanted subwords.
+
+    (1 − ε) · −log p(wanted) + ε · the mean of −log p over all rows of the table, p a softmax over those.
+
+    Args:
+        h: (R, E) last hidden states.
+        table: (A, E) output rows, of the subwords that are allowed.
+        bias: (A,) output biases.
+        wanted: (R,) rows of the table; −1 is a subword that is not allowed, and costs infinity.
+        smoothing: ε.
+        real: (R,) False for positions that do not count; None where all do.
+        agreement: α of R-Drop; 0 for none.
+
+    With an ``agreement`` α (R-Drop, Wu et al. 2021), h is (2 R, E), all positions of one pass and then of
+    another. The loss is the mean of both passes' and α/4 · (KL(p, q) + KL(q, p)) of their predictions p and
+    q: half of what the authors write, which is summed over the passes.
+    """
     if can_fuse_loss(h):
         kind = _product_dtype(h)
         counted = torch.ones_like(wanted, dtype=torch.bool) if real is None else real
-        loss, nll, *_ = fused_smoothed_loss(h.to(kind), table.to(kind), bias, wanted, counted, smoothing)
+        rows = table.to(kind)
+        loss, nll, *_ = fused_smoothed_loss(h.to(kind), rows, bias, wanted, counted, smoothing, agreement)
         return loss, nll
     if torch.compiler.is_compiling():
-        return written_out_loss(h, table, bias, wanted, smoothing, real)
+        return written_out_loss(h, table, bias, wanted, smoothing, real, agreement)
     if real is None:
         real = torch.ones_like(wanted, dtype=torch.bool)
-    loss, nll = _SmoothedLoss.apply(h, table, bias, wanted, smoothing, real)  # type: ignore[no-untyped-call]
+    by_rows: Any = _AgreeingLoss if agreement else _SmoothedLoss
+    loss, nll = by_rows.apply(h, table, bias, wanted, smoothing, real, agreement)
     return loss, nll
 
 
@@ -102,20 +101,75 @@ def _product_dtype(h: Tensor) -> torch.dtype:
 
 
 def written_out_loss(
-    h: Tensor, table: Tensor, bias: Tensor | None, wanted: Tensor, smoothing: float, real: Tensor | None
+    h: Tensor,
+    table: Tensor,
+    bias: Tensor | None,
+    wanted: Tensor,
+    smoothing: float,
+    real: Tensor | None,
+    agreement: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """The same in operations that a compiler turns into one pass over the logits each way."""
     logits = torch.nn.functional.linear(h, table).float()
     if bias is not None:
         logits = logits + bias
+    logits = logits.view(2 if agreement else 1, -1, table.size(0))  # (passes, R, A)
     columns = torch.arange(table.size(0), device=h.device)
-    right = torch.where(columns == wanted[:, None], logits, 0.0).sum(1)  # a gather would scatter, backward
+    right = torch.where(columns == wanted[:, None], logits, 0.0).sum(2)  # a gather would scatter, backward
     right = torch.where(wanted < 0, -torch.inf, right)
-    norm = logits.logsumexp(1)
-    nll, loss = norm - right, norm - (1 - smoothing) * right - smoothing * logits.mean(1)
+    norm = logits.logsumexp(2)
+    nll = (norm - right).mean(0)
+    loss = (norm - (1 - smoothing) * right - smoothing * logits.mean(2)).mean(0)
+    if agreement:
+        p, q = logits - norm[:, :, None]  # logarithms
+        loss = loss + agreement / 4 * ((p.exp() - q.exp()) * (p - q)).sum(1)  # both divergences
     if real is not None:
         nll, loss = torch.where(real, nll, 0.0), torch.where(real, loss, 0.0)
     return loss.sum(), nll.detach().sum()
+
+
+class _AgreeingLoss(torch.autograd.Function):
+    """``written_out_loss`` of two passes, some positions at a time, their gradients taken on the spot."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        h: Tensor,
+        table: Tensor,
+        bias: Tensor | None,
+        wanted: Tensor,
+        smoothing: float,
+        real: Tensor,
+        agreement: float,
+    ) -> tuple[Tensor, Tensor]:
+        passes = h.detach().view(2, -1, h.size(1))  # (2, R, E)
+        shared = [x.detach().requires_grad_() for x in (table, bias) if x is not None]
+        found = torch.empty_like(passes)
+        sums = [torch.zeros_like(x, dtype=torch.float32) for x in shared]
+        loss = nll = torch.zeros((), dtype=torch.float32, device=h.device)
+        step = ROWS.get(h.device.type, ROWS["cuda"]) // 2
+        for start in range(0, wanted.size(0), step):
+            some = slice(start, start + step)
+            rows = passes[:, some].flatten(0, 1).requires_grad_()
+            with torch.enable_grad():
+                part, part_nll = written_out_loss(
+                    rows, shared[0], shared[1] if bias is not None else None,
+                    wanted[some], smoothing, real[some], agreement,
+                )  # fmt: skip
+                dh, *others = torch.autograd.grad(part, [rows, *shared])
+            found[:, some] = dh.view(2, -1, h.size(1))
+            for total, other in zip(sums, others, strict=True):
+                total += other
+            loss, nll = loss + part.detach(), nll + part_nll
+        dtable, *dbias = (total.to(x.dtype) for total, x in zip(sums, shared, strict=True))
+        ctx.save_for_backward(found.flatten(0, 1), dtable, *dbias)
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        dh, dtable, *dbias = (grads[0] * x for x in ctx.saved_tensors)
+        return dh, dtable, dbias[0] if dbias else None, *[None] * 4
 
 
 class _SmoothedLoss(torch.autograd.Function):
@@ -130,6 +184,7 @@ class _SmoothedLoss(torch.autograd.Function):
         wanted: Tensor,
         smoothing: float,
         real: Tensor,
+        _: float = 0.0,
     ) -> tuple[Tensor, Tensor]:
         R, V = h.size(0), table.size(0)
         dh, dtable = torch.empty_like(h), torch.zeros_like(table, dtype=torch.float32)
@@ -169,4 +224,4 @@ class _SmoothedLoss(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         up = grads[0]
         dh, dtable, dbias = ctx.saved_tensors
-        return dh * up, dtable * up, dbias * up if ctx.has_bias else None, None, None, None
+        return dh * up, dtable * up, dbias * up if ctx.has_bias else None, *[None] * 4

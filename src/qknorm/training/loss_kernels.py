@@ -56,6 +56,61 @@ def smooth_rows(
 
 
 @triton.jit
+def smooth_pairs(
+    logits, bias, wanted, real, loss, nll, R, A,
+    smoothing: tl.constexpr, agreement: tl.constexpr,
+    HAS_BIAS: tl.constexpr, STRIP: tl.constexpr, STRIPS: tl.constexpr,
+):  # fmt: skip
+    """``smooth_rows`` of the two passes over a position, R rows apart, which also draw to each other."""
+    row = tl.program_id(0)
+    first, second = logits + row.to(tl.int64) * A, logits + (row.to(tl.int64) + R) * A
+    target = tl.load(wanted + row)
+    counts = tl.load(real + row) != 0
+    low = float("-inf")
+    top_x, top_y = tl.full((STRIP,), low, tl.float32), tl.full((STRIP,), low, tl.float32)
+    total_x, total_y = tl.zeros((STRIP,), tl.float32), tl.zeros((STRIP,), tl.float32)
+    apart_x, apart_y = tl.zeros((STRIP,), tl.float32), tl.zeros((STRIP,), tl.float32)  # of exp · (x − y)
+    plain = tl.zeros((STRIP,), tl.float32)  # of both
+    right = tl.zeros((STRIP,), tl.float32)
+    for turn in range(STRIPS):
+        col = turn * STRIP + tl.arange(0, STRIP)
+        there = col < A
+        x, y = strip_of(first, bias, col, A, HAS_BIAS), strip_of(second, bias, col, A, HAS_BIAS)
+        apart = tl.where(there, x - y, 0.0)
+        new_x, new_y = tl.maximum(top_x, x), tl.maximum(top_y, y)
+        level_x, level_y = tl.where(new_x > low, new_x, 0.0), tl.where(new_y > low, new_y, 0.0)
+        fall_x, fall_y = tl.exp(top_x - level_x), tl.exp(top_y - level_y)
+        p, q = tl.exp(x - level_x), tl.exp(y - level_y)
+        total_x, total_y = total_x * fall_x + p, total_y * fall_y + q
+        apart_x, apart_y = apart_x * fall_x + p * apart, apart_y * fall_y + q * apart
+        top_x, top_y = new_x, new_y
+        plain += tl.where(there, x + y, 0.0)
+        right += tl.where(col == target, x + y, 0.0)
+    high_x, high_y = tl.max(top_x, axis=0), tl.max(top_y, axis=0)
+    fall_x, fall_y = tl.exp(top_x - high_x), tl.exp(top_y - high_y)
+    sum_x, sum_y = tl.sum(total_x * fall_x, axis=0), tl.sum(total_y * fall_y, axis=0)
+    norm_x, norm_y = tl.log(sum_x) + high_x, tl.log(sum_y) + high_y
+    between = norm_y - norm_x
+    kl_x = tl.sum(apart_x * fall_x, axis=0) / sum_x + between  # KL(p, q)
+    kl_y = -tl.sum(apart_y * fall_y, axis=0) / sum_y - between  # KL(q, p)
+    norm = (norm_x + norm_y) / 2
+    chosen = tl.where(target < 0, low, tl.sum(right, axis=0) / 2)
+    smooth = norm - (1 - smoothing) * chosen - smoothing * tl.sum(plain, axis=0) / (2 * A)
+    tl.store(nll + row, tl.where(counts, norm - chosen, 0.0))
+    tl.store(loss + row, tl.where(counts, smooth + agreement / 4 * (kl_x + kl_y), 0.0))
+    for turn in range(STRIPS):
+        col = turn * STRIP + tl.arange(0, STRIP)
+        x = strip_of(first, bias, col, A, HAS_BIAS) - norm_x
+        y = strip_of(second, bias, col, A, HAS_BIAS) - norm_y
+        p, q = tl.exp(x), tl.exp(y)
+        aim = smoothing / A + tl.where(col == target, 1 - smoothing, 0.0)
+        dx = (p - aim) / 2 + agreement / 4 * (p * (x - y - kl_x) + p - q)
+        dy = (q - aim) / 2 + agreement / 4 * (q * (y - x - kl_y) + q - p)
+        tl.store(first + col, tl.where(counts, dx, 0.0), mask=col < A)
+        tl.store(second + col, tl.where(counts, dy, 0.0), mask=col < A)
+
+
+@triton.jit
 def strip_of(place, bias, col, A, HAS_BIAS: tl.constexpr):
     """Some logits of a row, −∞ past its end."""
     x = tl.load(place + col, mask=col < A, other=float("-inf")).to(tl.float32)
@@ -66,26 +121,34 @@ def strip_of(place, bias, col, A, HAS_BIAS: tl.constexpr):
 
 @triton_op("qknorm::smoothed_loss", mutates_args={})
 def fused_smoothed_loss(
-    h: Tensor, table: Tensor, bias: Tensor | None, wanted: Tensor, real: Tensor, smoothing: float
+    h: Tensor,
+    table: Tensor,
+    bias: Tensor | None,
+    wanted: Tensor,
+    real: Tensor,
+    smoothing: float,
+    agreement: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Summed loss and negative log-likelihood, and the loss's gradients by h, table and bias.
 
     Args:
-        h: (R, E) hidden states.
+        h: (R, E) hidden states; with an agreement (2 R, E), of two passes.
         table: (A, E) output rows, of h's dtype.
         bias: (A,) output biases.
         wanted: (R,) rows of the table; −1 for none, which costs infinity.
         real: (R,) False for positions that do not count.
         smoothing: ε.
+        agreement: α of R-Drop, as ``loss_over`` has it.
     """
-    R, A = h.size(0), table.size(0)
+    R, A = wanted.size(0), table.size(0)
     logits = h @ table.T
     loss, nll = (h.new_empty(R, dtype=torch.float32) for _ in range(2))
-    if R:
-        wrap_triton(smooth_rows)[(R,)](
-            logits, logits if bias is None else bias, wanted, real, loss, nll, A,
-            smoothing, bias is not None, STRIP, triton.cdiv(A, STRIP), num_warps=WARPS,
-        )  # fmt: skip
+    shape = bias is not None, STRIP, triton.cdiv(A, STRIP)
+    tensors = logits, logits if bias is None else bias, wanted, real, loss, nll
+    if R and agreement:
+        wrap_triton(smooth_pairs)[(R,)](*tensors, R, A, smoothing, agreement, *shape, num_warps=WARPS)
+    elif R:
+        wrap_triton(smooth_rows)[(R,)](*tensors, A, smoothing, *shape, num_warps=WARPS)
     dbias = h.new_zeros(0 if bias is None else A, dtype=torch.float32)
     if bias is not None and R:
         dbias = column_sums(logits)
@@ -100,12 +163,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _backward(ctx: Any, up: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     dh, dtable, dbias = ctx.saved_tensors
-    return (
-        (dh * up).to(dh.dtype),
-        (dtable * up).to(dh.dtype),
-        dbias * up if ctx.has_bias else None,
-        *[None] * 3,
-    )
+    return dh * up, dtable * up, dbias * up if ctx.has_bias else None, *[None] * 4
 
 
 fused_smoothed_loss.register_autograd(_backward, setup_context=_keep)

@@ -117,8 +117,9 @@ def _about(prepared: Prepared, workers: Workers) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit of a source checkout this runs from; None for an installed package."""
-    asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    """The commit of a source checkout, "-dirty" if changed since; None for an installed package."""
+    asked = ["git", "-C", str(Path(__file__).parent), "describe"]
+    asked += ["--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
     except (OSError, subprocess.SubprocessError):

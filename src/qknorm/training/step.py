@@ -113,8 +113,13 @@ class Step:
         """Whether the device has work left, so that nobody waits for data."""
         return False
 
+    @property
+    def copies(self) -> int:
+        """How often a batch goes through the model."""
+        return 2 if self.settings.r_drop > 0 else 1
+
     def inputs(self, batch: Batch) -> Inputs:
-        return padded_inputs(batch, self.device)
+        return padded_inputs(batch, self.device, self.copies)
 
     def loss(self, inputs: Inputs, model: Transformer | None = None) -> tuple[Tensor, Tensor]:
         """Summed smoothed loss and negative log-likelihood of a batch, by the model or one in its place."""
@@ -125,13 +130,15 @@ class Step:
             hidden = model.decode(given, memory, padding, target_packing, source_packing)
             real: Tensor | None = wanted != PAD
             if target_packing is None:  # leave padding out, which flat buffers have next to none of
-                hidden, wanted, real = hidden[real], wanted[real], None
+                hidden = hidden.view(self.copies, *wanted.shape, -1)[:, real].flatten(0, 1)
+                wanted, real = wanted[real], None
             return self.head(hidden, wanted, real)
 
     def head(self, hidden: Tensor, wanted: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
         """The loss, given the decoder's last hidden states."""
         wanted = place_of(wanted, self.allowed)
-        return loss_over(hidden, *self.output(), wanted, self.settings.label_smoothing, real)
+        smoothing, agreement = self.settings.label_smoothing, self.settings.r_drop
+        return loss_over(hidden, *self.output(), wanted, smoothing, real, agreement)
 
     def output(self) -> tuple[Tensor, Tensor | None]:
         """The output projection's rows and biases, of the subwords the target side has."""

@@ -240,7 +240,8 @@ class Trainer:
         if self.device.type != "cuda":
             return Step(*arguments)
         mixed = self.settings.batching == "mixed"
-        room = Room.of(self.prepared.encoded["train"], self.settings.batch_tokens, mixed)
+        copies = 2 if self.settings.r_drop > 0 else 1
+        room = Room.of(self.prepared.encoded["train"], self.settings.batch_tokens, mixed, copies)
         return CapturedStep(*arguments, room, self.progress.warn, cache=cache_folder() / "compiled")
 
     def _update(self, batches: list[Batch]) -> None:
