@@ -31,3 +31,16 @@ def test_a_failure_is_raised_by_the_next_save_or_the_end(tmp_path):
     with pytest.raises(UserError, match="could not be written"):
         saver.wait()
     saver.wait()
+
+
+@pytest.mark.gpu
+def test_a_gpus_tensors_are_copied_before_save_returns(tmp_path):
+    saver = Saver(True)
+    weights = torch.zeros(4000, 1000, device="cuda")
+    for number in range(1, 4):
+        weights.fill_(number)
+        saver.save(tmp_path / "a", {"w": weights, "b": torch.full((2,), float(number))}, {"number": number})
+        weights.fill_(-1)
+    saver.wait()
+    tensors, about = load_tensors(tmp_path / "a")
+    assert about == {"number": 3} and tensors["w"].eq(3).all() and tensors["b"].eq(3).all()
