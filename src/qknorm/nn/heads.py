@@ -34,6 +34,14 @@ def normalized_heads(qkv: Tensor, g: Tensor, eps: float) -> tuple[Tensor, Tensor
 
 def can_fuse(qkv: Tensor) -> bool:
     """Whether the kernel takes this projection (under ``torch.vmap`` and its kin it does not)."""
-    if not (HAS_TRITON and qkv.is_cuda and qkv.dtype in FUSED_DTYPES and qkv.size(-1) <= 256):
-        return False
-    return torch.compiler.is_compiling() or not is_functorch_wrapped_tensor(qkv)
+    return triton_takes(qkv) and qkv.size(-1) <= 256 and not transformed(qkv)
+
+
+def triton_takes(x: Tensor) -> bool:
+    """Whether there is Triton, and x is on a device and in a dtype that kernels take."""
+    return HAS_TRITON and x.is_cuda and x.dtype in FUSED_DTYPES
+
+
+def transformed(x: Tensor) -> bool:
+    """Whether x is seen from inside ``torch.vmap`` and its kin, outside of compiled code."""
+    return not torch.compiler.is_compiling() and is_functorch_wrapped_tensor(x)

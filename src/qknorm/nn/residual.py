@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qknorm.nn.dropout import scramble, stays
-from qknorm.nn.heads import FUSED_DTYPES, HAS_TRITON
+from qknorm.nn.heads import HAS_TRITON, triton_takes
 from qknorm.nn.norms import ScaleNorm
 
 if HAS_TRITON:
@@ -25,13 +25,7 @@ MAX_WIDTH = 4096
 def can_fuse_residual(x: Tensor, norm: nn.Module) -> bool:
     """Whether the kernels take rows like x's and this norm: LayerNorm with weight and bias, or ScaleNorm."""
     whole = isinstance(norm, nn.LayerNorm) and norm.weight is not None and norm.bias is not None
-    return (
-        HAS_TRITON
-        and x.is_cuda
-        and x.dtype in FUSED_DTYPES
-        and x.size(-1) <= MAX_WIDTH
-        and (whole or isinstance(norm, ScaleNorm))
-    )
+    return triton_takes(x) and x.size(-1) <= MAX_WIDTH and (whole or isinstance(norm, ScaleNorm))
 
 
 def join_norm(
@@ -76,7 +70,7 @@ def plain_join_norm(
 def relu_dropout(u: Tensor, bias: Tensor | None, dropout_p: float, seed: Tensor | None) -> Tensor:
     """dropout(relu(u + bias)), in u's dtype; u is (R, E)."""
     seed = None if dropout_p == 0.0 else seed
-    if HAS_TRITON and u.is_cuda and u.dtype in FUSED_DTYPES:
+    if triton_takes(u):
         v: Tensor = fused_relu_dropout(u, bias, seed, dropout_p)
         return v
     return plain_relu_dropout(u, bias, dropout_p, seed)

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qknorm.nn.heads import FUSED_DTYPES, HAS_TRITON
+from qknorm.nn.heads import HAS_TRITON, triton_takes
 
 if HAS_TRITON:
     from qknorm.nn.slot_kernels import fused_cross_attention, fused_own_attention
@@ -88,7 +88,7 @@ class SlotCrossCache:
 
 def can_fuse(x: Tensor) -> bool:
     """Whether the Triton kernel takes tensors like x."""
-    return HAS_TRITON and x.is_cuda and x.dtype in FUSED_DTYPES
+    return triton_takes(x)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:

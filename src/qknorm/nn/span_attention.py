@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
 
-from qknorm.nn.heads import FUSED_DTYPES, HAS_TRITON
+from qknorm.nn.heads import HAS_TRITON, transformed, triton_takes
 from qknorm.nn.spans import Spans, plain_span_attention
 
 if HAS_TRITON:
@@ -21,9 +20,7 @@ SEEDS = 2**31
 
 def can_fuse_spans(x: Tensor, width: int) -> bool:
     """Whether the kernels take heads this wide on x's device, in its dtype (not under ``torch.vmap``)."""
-    if not (HAS_TRITON and x.is_cuda and x.dtype in FUSED_DTYPES and width <= MAX_WIDTH):
-        return False
-    return torch.compiler.is_compiling() or not is_functorch_wrapped_tensor(x)
+    return triton_takes(x) and width <= MAX_WIDTH and not transformed(x)
 
 
 def span_attention(
