@@ -34,8 +34,9 @@ from packed_cases import EPS, LONGEST, Case, Step, Times, medians, token_shares
 from torch import Tensor
 
 from qknorm.nn.functional import l2_normalize
-from qknorm.nn.heads import HAS_TRITON, normalized_heads
+from qknorm.nn.heads import normalized_heads
 from qknorm.nn.packed import Packing, packed_attention
+from qknorm.nn.triton_support import HAS_TRITON
 
 if HAS_TRITON:
     import triton

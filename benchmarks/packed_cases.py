@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qknorm.nn.heads import HAS_TRITON
 from qknorm.nn.packed import Packing
 from qknorm.nn.span_attention import span_attention
 from qknorm.nn.spans import Spans, find_spans
+from qknorm.nn.triton_support import HAS_TRITON
 
 if HAS_TRITON:
     from qknorm.nn.span_ops import fused_span_attention, fused_span_attention_backward

@@ -9,9 +9,9 @@ import torch
 
 from qknorm.model import ModelSettings, Transformer
 from qknorm.nn import MultiheadAttention, Packing
-from qknorm.nn.heads import HAS_TRITON
 from qknorm.nn.span_attention import can_fuse_spans, span_attention
 from qknorm.nn.spans import find_spans, keep_mask, plain_span_attention
+from qknorm.nn.triton_support import HAS_TRITON
 from support.compare import error
 from support.triton import DEVICE, INTERPRETED, anywhere
 

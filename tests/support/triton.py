@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from qknorm.nn.heads import HAS_TRITON
+from qknorm.nn.triton_support import HAS_TRITON
 
 INTERPRETED = HAS_TRITON and os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")

@@ -15,6 +15,7 @@ from qknorm.data.batches import MixedBatches
 from qknorm.data.sentences import EncodedPairs, Sentences
 from qknorm.ids import PAD
 from qknorm.model import ModelSettings, Transformer
+from qknorm.nn import triton_support
 from qknorm.training.averaging import Averaging
 from qknorm.training.captured import CapturedStep
 from qknorm.training.halves import HalfTwin
@@ -236,6 +237,44 @@ def test_a_compiler_that_fails_is_named_and_done_without(monkeypatch: pytest.Mon
     step.update([batches.batch(0)], 1e-3, 1)
     assert said == ["Training goes on without the compiler, which failed: RuntimeError: no compiler"]
     assert step.outcomes(wait=True)[0].finite
+
+
+VARIANTS: dict[str, dict[str, object]] = {
+    "baseline": {"norm": "scale", "qk_norm": None},
+    "g for each head": {"qk_scale_per": "head"},
+    "fixed g": {"qk_scale_learnable": False, "qk_scale_init": 1.0},
+    "values normalised": {"v_norm": True},
+    "one head of 256": {"d_model": 256, "heads": 1},
+    "norm after": {"norm_position": "post", "fix_norm": False},
+    "no norm": {"norm": "none"},
+}
+
+
+@gpu
+@needs_gpu
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_of_the_paper_is_captured_alike_on_a_gpu(variant: str) -> None:
+    """Layers of kernels or of PyTorch's compiler, as the variant allows."""
+    settings, device = TrainingSettings(precision="float32"), torch.device("cuda", 0)
+    plain = run_steps("plain", settings, device, 10, **VARIANTS[variant])[0]
+    assert_same(run_steps("compiled", settings, device, 10, **VARIANTS[variant])[0], plain, 1e-4)
+
+
+@gpu
+@needs_gpu
+def test_where_triton_fails_one_line_says_so_and_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, device = TrainingSettings(precision="float32"), torch.device("cuda", 0)
+    plain = run_steps("plain", settings, device, 5)[0]
+    monkeypatch.setitem(triton_support._FAILURES, 0, "RuntimeError: no C compiler")
+    model, batches, said = a_model().to(device), some_batches(), []
+    room = Room.of(batches.corpus, batches.budget)
+    step = CapturedStep(model, settings, device, Averaging(settings, model), None, room, said.append)
+    step.prepare(batches.largest())
+    order = batches.pass_order(0)
+    for number in range(1, 6):
+        step.update([batches.batch(int(order[number]))], 1e-3 * number / 10, number)
+    assert len(said) == 1 and "Triton does not work here (RuntimeError: no C compiler)" in said[0]
+    assert_same(step.outcomes(wait=True), plain, 1e-5)
 
 
 @gpu

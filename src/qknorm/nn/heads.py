@@ -5,19 +5,13 @@ Axes: H heads, D width of one head.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
-import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
 
 from qknorm.nn.functional import plain_heads
+from qknorm.nn.triton_support import HAS_TRITON, transformed, triton_takes
 
-HAS_TRITON = find_spec("triton") is not None
 if HAS_TRITON:
     from qknorm.nn.kernels import fused_heads
-
-FUSED_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def normalized_heads(qkv: Tensor, g: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -35,13 +29,3 @@ def normalized_heads(qkv: Tensor, g: Tensor, eps: float) -> tuple[Tensor, Tensor
 def can_fuse(qkv: Tensor) -> bool:
     """Whether the kernel takes this projection (under ``torch.vmap`` and its kin it does not)."""
     return triton_takes(qkv) and qkv.size(-1) <= 256 and not transformed(qkv)
-
-
-def triton_takes(x: Tensor) -> bool:
-    """Whether there is Triton, and x is on a device and in a dtype that kernels take."""
-    return HAS_TRITON and x.is_cuda and x.dtype in FUSED_DTYPES
-
-
-def transformed(x: Tensor) -> bool:
-    """Whether x is seen from inside ``torch.vmap`` and its kin, outside of compiled code."""
-    return not torch.compiler.is_compiling() and is_functorch_wrapped_tensor(x)

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qknorm.nn.dropout import scramble, stays
-from qknorm.nn.heads import HAS_TRITON, triton_takes
 from qknorm.nn.norms import ScaleNorm
+from qknorm.nn.triton_support import HAS_TRITON, triton_takes
 
 if HAS_TRITON:
     from qknorm.nn.residual_ops import fused_join_norm, fused_relu_dropout

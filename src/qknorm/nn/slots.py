@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qknorm.nn.heads import HAS_TRITON, triton_takes
+from qknorm.nn.triton_support import HAS_TRITON, triton_takes
 
 if HAS_TRITON:
     from qknorm.nn.slot_kernels import fused_cross_attention, fused_own_attention

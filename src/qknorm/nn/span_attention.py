@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from qknorm.nn.heads import HAS_TRITON, transformed, triton_takes
 from qknorm.nn.spans import Spans, plain_span_attention
+from qknorm.nn.triton_support import HAS_TRITON, transformed, triton_takes
 
 if HAS_TRITON:
     from qknorm.nn.span_ops import fused_span_attention

@@ -12,6 +12,8 @@ Q_HEADS heads, the queries first; a row of ``kv`` holds K_HEADS, last H of keys,
 import triton
 import triton.language as tl
 
+from qknorm.nn.residual_kernels import scramble
+
 
 @triton.jit
 def attend(
@@ -209,13 +211,6 @@ def inverse_length(x, eps):
 def normalized(x, gain, eps):
     wide = x.to(tl.float32)
     return (wide * (gain * inverse_length(wide, eps))[:, None]).to(x.dtype)
-
-
-@triton.jit
-def scramble(x):
-    x = (x ^ (x >> 16)) * 0x85EBCA6B
-    x = (x ^ (x >> 13)) * 0xC2B2AE35
-    return x ^ (x >> 16)
 
 
 @triton.jit

@@ -22,7 +22,7 @@ from torch import Tensor
 from qknorm.config import TrainingSettings
 from qknorm.data import Batch
 from qknorm.model import Transformer
-from qknorm.nn.heads import HAS_TRITON
+from qknorm.nn.triton_support import HAS_TRITON, triton_failure
 from qknorm.training.averaging import Averaging
 from qknorm.training.halves import HalfTwin
 from qknorm.training.inputs import Inputs, Room
@@ -74,7 +74,11 @@ class CapturedStep(Step):
         super().__init__(model, settings, device, averaging, workers)
         self.room = room
         self.say = say
-        self.compiles = compiles
+        failure = triton_failure(device) if device.type == "cuda" else None
+        self.kernels = device.type == "cuda" and failure is None
+        self.compiles = compiles and failure is None  # on a GPU PyTorch's compiler works through Triton
+        if compiles and failure is not None:
+            say(f"Training goes on without compiled kernels: Triton does not work here ({failure})")
         if cache is not None:
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
         self.kept = torch.zeros(KEPT, 4, device=device)  # loss, nll, gradient norm, finite
@@ -115,7 +119,7 @@ class CapturedStep(Step):
                 state["exp_avg"] = torch.zeros_like(parameter)
                 state["exp_avg_sq"] = torch.zeros_like(parameter)
         self._gradients = [torch.zeros_like(p) for p in self.parameters] if self.accumulates else []
-        if HAS_TRITON and self.device.type == "cuda":
+        if self.kernels:
             copies = [None] * len(self.parameters) if self._halves is None else self._halves.copies
             clip = self.settings.clip or math.inf
             self._flat = FlatUpdate(self.optimizer, self.parameters, clip, self.averaging.flat(), copies)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from qknorm.nn.heads import FUSED_DTYPES, HAS_TRITON
+from qknorm.nn.triton_support import FUSED_DTYPES, HAS_TRITON, triton_takes
 
 if HAS_TRITON:
     from qknorm.training.loss_kernels import fused_smoothed_loss
@@ -92,7 +92,7 @@ def loss_over(
 
 def can_fuse_loss(h: Tensor) -> bool:
     """Whether the kernel takes logits of these hidden states."""
-    return HAS_TRITON and h.is_cuda and _product_dtype(h) in FUSED_DTYPES
+    return triton_takes(h) and _product_dtype(h) in FUSED_DTYPES
 
 
 def _product_dtype(h: Tensor) -> torch.dtype:

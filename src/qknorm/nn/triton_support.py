@@ -1,0 +1,47 @@
+"""Whether Triton's kernels can be used: it is there, it works on the device, and takes such a tensor."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
+
+HAS_TRITON = find_spec("triton") is not None
+if HAS_TRITON:
+    from qknorm.nn.triton_probe import probe
+
+FUSED_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+_FAILURES: dict[int | None, str | None] = {}
+"""By number of the GPU: why Triton does not work there, None if it does; others were not tried yet."""
+
+
+def triton_takes(x: Tensor) -> bool:
+    """Whether Triton works on x's device, and its kernels take x's dtype."""
+    return HAS_TRITON and x.is_cuda and x.dtype in FUSED_DTYPES and triton_failure(x.device) is None
+
+
+def triton_failure(device: torch.device) -> str | None:
+    """Why Triton's kernels cannot run on this GPU (no C compiler, too old a GPU, …); None if they can.
+
+    Found out once, by running one; in code that is being compiled, what is known by then counts.
+    """
+    if device.index not in _FAILURES and not torch.compiler.is_compiling():
+        _FAILURES[device.index] = _tried(device)
+    return _FAILURES.get(device.index)
+
+
+def transformed(x: Tensor) -> bool:
+    """Whether x is seen from inside ``torch.vmap`` and its kin, outside of compiled code."""
+    return not torch.compiler.is_compiling() and is_functorch_wrapped_tensor(x)
+
+
+def _tried(device: torch.device) -> str | None:
+    if not HAS_TRITON:
+        return "it is not installed"
+    try:
+        return None if probe(device) else "its results are wrong"
+    except Exception as error:  # whatever a compiler may say
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
