@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +21,8 @@ STEPS = 850
 PAIRS = {"train": 10_000, "dev": 200, "test": 500}
 SHOWN = 8
 """Sample translations printed."""
+PICTURED = "Thursday, July 27, 2006"
+"""The phrase of the heat maps: Galician has the day before the month."""
 
 
 def demo_recipe(folder: Path, name: str, steps: int) -> Recipe:
@@ -53,7 +58,7 @@ def demo_recipe(folder: Path, name: str, steps: int) -> Recipe:
 
 
 def run_demo(folder: Path, progress: Progress | None = None, steps: int = STEPS) -> None:
-    """Make the phrasebook, train both models, compare them, and show what the better one says."""
+    """Make the phrasebook, train both models, compare them, and show what the paper's says and attends to."""
     progress = Progress() if progress is None else progress
     text = folder / "phrasebook"
     progress.note(
@@ -71,7 +76,22 @@ def run_demo(folder: Path, progress: Progress | None = None, steps: int = STEPS)
     hypotheses = {name: list(lines(run.path / "hypotheses" / "test.txt")) for name, run in runs.items()}
     references, sources = list(lines(text / "test.gl")), list(lines(text / "test.en"))
     result = compare(hypotheses["baseline"], hypotheses["qknorm"], references, "raw")
-    print(render(result, hypotheses, sources, references, folder))
+    progress.note("\nDrawing where each word looks")
+    said = draw_heatmap(runs["qknorm"], folder / "heatmap.png")
+    print(render(result, hypotheses, sources, references))
+    print(next_steps(folder, said))
+
+
+def draw_heatmap(run: Run, picture: Path) -> str:
+    """Draw what each word of a phrase's translation looks at, in every layer and head; the translation."""
+    from qknorm.analysis import sentence_attention
+    from qknorm.analysis.heatmaps import Grid, draw, save
+    from qknorm.translation.translator import Translator
+
+    seen = sentence_attention(Translator.load(run.path), PICTURED).words()
+    layers, heads = seen.cross.weights.shape[:2]
+    save(draw([Grid(seen.cross, range(layers), range(heads))]), picture)
+    return seen.translation
 
 
 def render(
@@ -79,9 +99,8 @@ def render(
     hypotheses: dict[str, list[str]],
     sources: list[str],
     references: list[str],
-    folder: Path,
 ) -> str:
-    """What the demo prints at its end."""
+    """Both scores, whether they differ, and sample translations."""
     right = {
         name: sum(h == r for h, r in zip(found, references, strict=True)) / len(references)
         for name, found in hypotheses.items()
@@ -101,12 +120,28 @@ def render(
         :SHOWN
     ]:
         rows.append(f"  {source}  →  {found}" + ("" if found == wanted else f"   (reference: {wanted})"))
-    rows += [
+    return "\n".join(rows)
+
+
+def next_steps(folder: Path, said: str) -> str:
+    """The picture and the command that makes it, and commands to go on with."""
+    command = "qknorm" if shutil.which("qknorm") else _as_called()
+    run, other, picture = (shlex.quote(str(folder / name)) for name in ("qknorm", "baseline", "heatmap.png"))
+    rows = [
         "",
-        f"The run folders: {folder / 'qknorm'} and {folder / 'baseline'}",
-        "Next, with files of your own (one sentence a line, the same lines on both sides):",
-        "  qknorm train --source train.gl --target train.en --run runs/mine",
-        "  qknorm translate runs/mine new.gl > new.en",
-        "  qknorm info runs/mine",
+        f"Where each word of “{said}” looks, by layer and head: {folder / 'heatmap.png'}",
+        "The same picture, of this or any sentence:",
+        f'  {command} attention {run} "{PICTURED}" --kind cross --words --out {picture}',
+        "Try both models in the browser, side by side:",
+        f"  {command} serve {run} {other}",
+        "With files of your own (one sentence a line, the same lines on both sides):",
+        f"  {command} train --source train.gl --target train.en --run runs/mine",
+        f"  {command} translate runs/mine new.gl > new.en",
     ]
     return "\n".join(rows)
+
+
+def _as_called() -> str:
+    """How to run the command where it is not on the path: as it was run just now."""
+    script = Path(sys.argv[0])
+    return str(script) if script.name == "qknorm" else f"{sys.executable} -m qknorm"

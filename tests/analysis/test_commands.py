@@ -47,21 +47,30 @@ MISTAKES = {
     "head": (["attention", "RUN", "a", "--out", "a.png", "--head", 3], "it has 1 to 2"),
     "zero": (["attention", "RUN", "a", "--out", "a.png", "--head", 0], "--head"),
     "kind": (["attention", "RUN", "a", "--out", "a.png", "--kind", "both"], "'both'"),
-    "no folder": (["attention", "RUN", "a", "--out", "no/a.png"], "No such file or directory"),
+    "no folder": (["attention", "RUN", "a", "--out", "no/a.png"], "There is no folder no to write a.png in"),
+    "a folder": (["attention", "RUN", "a", "--out", "taken.png"], "taken.png is a folder"),
+    "closed": (["attention", "RUN", "a", "--out", "/proc/a.json"], "/proc/a.json cannot be written"),
+    "long": (["attention", "RUN", "ano " * 600, "--out", "a.png"], "more than can be looked at (512)"),
+    "long target": (["attention", "RUN", "a", "--target", "ano " * 600, "--out", "a.png"], "The translation"),
     "heads without a run": (["heads", "."], "is not a run folder"),
     "heads of one side": (["heads", "RUN", "--source", "a"], "--target is missing"),
     "heads of no file": (["heads", "RUN", "--source", "a", "--target", "b"], "There is no file"),
     "heads of train": (["heads", "RUN", "--corpus", "train"], "'train'"),
     "heads against nothing": (["heads", "RUN", "--sentences", 1, "--against", "."], "is not a run folder"),
+    "heads in a file": (["heads", "RUN", "--out", "a.txt/heads"], "a.txt is a file"),
+    "heads nowhere": (["heads", "RUN", "--out", "/proc/heads"], "/proc/heads cannot be written"),
     "report without a run": (["report", ".", "--out", "a.html"], "is not a run folder"),
     "report of no page": (["report", "RUN", "--out", "a.pdf"], "a.pdf must end in .html"),
+    "report nowhere": (["report", "RUN", "--out", "no/a.html"], "There is no folder no"),
     "report of train": (["report", "RUN", "--out", "a.html", "--corpus", "train"], "'train'"),
     "device": (["attention", "RUN", "a", "--out", "a.png", "--device", "abacus"], "is not a device"),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_get_a_sentence(command, runs, mistake):
+def test_mistakes_get_a_sentence(command, runs, tmp_path, mistake):
+    (tmp_path / "taken.png").mkdir()
+    (tmp_path / "a.txt").write_text("a\n")
     words, sentence = MISTAKES[mistake]
     done = command(*(runs[0].path if word == "RUN" else word for word in words))
     assert done.code == 2, done.err

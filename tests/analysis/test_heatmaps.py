@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from matplotlib import ft2font
+from matplotlib.text import Text
 
 from qknorm.analysis import AttentionMap, fonts
 from qknorm.analysis.direction import mostly_right_to_left
-from qknorm.analysis.heatmaps import WIDEST, Grid, draw, save
+from qknorm.analysis.heatmaps import TITLES, WIDEST, Grid, draw, save
 from qknorm.analysis.maps import Words
 
 
@@ -36,6 +39,15 @@ def test_a_panel_for_each_head_with_its_own_weights_and_tokens():
     assert labels(first.yaxis) == ["_o", "gato", "</s>"] and labels(first.xaxis) == []
     assert labels(last.xaxis) == ["the", r"\$cat\$", "</s>"] and labels(last.yaxis) == []
     assert [axes.get_title() for axes in panels(figure)] == ["head 1", "head 3", "", ""]
+
+
+@pytest.mark.parametrize("kind", TITLES)
+def test_a_small_picture_has_room_for_all_its_text(kind):
+    figure = draw([Grid(replace(a_map(["a"], ["b"]), kind=kind), [0], [0])])
+    width, height = figure.bbox.size
+    for text in figure.findobj(Text):
+        box = text.get_window_extent()
+        assert box.x0 >= 0 and box.x1 <= width and box.y0 >= 0 and box.y1 <= height, text.get_text()
 
 
 def test_many_heads_and_long_sentences_stay_within_bounds():

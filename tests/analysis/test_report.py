@@ -128,3 +128,7 @@ def test_runs_that_do_not_compare(runs, tmp_path):
     unfinished.hypotheses_file("test").unlink()
     with pytest.raises(UserError, match="finish training with"):
         write_report(tmp_path / "a.html", [unfinished], split="test")
+    unfinished.hypotheses_file("test").write_text("a\n")
+    with pytest.raises(UserError, match="has 1 lines and test has 12; restore it from a copy"):
+        write_report(tmp_path / "a.html", [unfinished], split="test")
+    assert not (tmp_path / "a.html").exists()

@@ -22,17 +22,20 @@ from qknorm.analysis.direction import mostly_right_to_left
 from qknorm.analysis.fonts import families
 from qknorm.analysis.maps import AttentionMap
 from qknorm.analysis.weights import Kind
+from qknorm.data.text import replacing
 
-TITLES: dict[Kind, str] = {
-    "encoder": "Encoder: each source token (row) looks at the source",
-    "decoder": "Decoder: each token being predicted (row) looks at those before it",
-    "cross": "Cross: each token being predicted (row) looks at the source",
+TITLES: dict[Kind, tuple[str, str]] = {
+    "encoder": ("Encoder", "each row, of the source, looks at the source"),
+    "decoder": ("Decoder", "each row, being predicted, looks at what is there before it"),
+    "cross": ("Cross", "each row, being predicted, looks at the source"),
 }
 INK = "#1a1a1a"
 FAINT = "#6b6b6b"
 COLOURS = LinearSegmentedColormap.from_list(
     "attention", ["#ffffff", "#d3e3f3", "#8fbbdc", "#3f82bd", "#174a86", "#07204a"]
 )
+NARROWEST = 4.1
+"""The titles have room in this."""
 WIDEST = 36.0
 """A grid gets smaller cells rather than grow beyond this."""
 CELL = (0.045, 0.10, 0.30)
@@ -74,9 +77,9 @@ def draw(grids: Sequence[Grid]) -> Figure:
 def save(figure: Figure, path: Path) -> None:
     """Write a picture in the format of its name: png, svg or pdf."""
     longest = max(figure.get_size_inches())
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), replacing(path) as file:
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure.savefig(path, dpi=min(200.0, PIXELS / longest))
+        figure.savefig(file, format=path.suffix[1:].lower(), dpi=min(200.0, PIXELS / longest))
 
 
 def _draw(grids: Sequence[Grid]) -> Figure:
@@ -85,7 +88,7 @@ def _draw(grids: Sequence[Grid]) -> Figure:
     blocks = [_Block(grid, cell, size) for grid in grids]
     width = max(block.width for block in blocks) + 0.2
     height = sum(block.height for block in blocks) + 0.45
-    figure = Figure(figsize=(max(width, 3.6), height))
+    figure = Figure(figsize=(max(width, NARROWEST), height))
     top = height
     for block in blocks:
         block.draw(figure, top)
@@ -125,9 +128,10 @@ class _Block:
         """Draw it with its upper edge at this height of the figure."""
         width, height = figure.get_size_inches()
         seen, (w, h) = self.grid.seen, self.panel
-        figure.text(
-            0.12 / width, (top - 0.12) / height, TITLES[seen.kind], va="top", size=9, weight="bold", color=INK
-        )
+        name, meaning = TITLES[seen.kind]
+        left, line = 0.12 / width, (top - 0.24) / height
+        figure.text(left, line, name, size=9, weight="bold", color=INK)
+        figure.text(left + 0.75 / width, line, meaning, size=7, color=FAINT)
         several = len(self.grid.layers) > 1
         for row, panels in enumerate(self.panels):
             bottom = top - TITLE - self.head - (row + 1) * h - row * self.between

@@ -30,6 +30,8 @@ from qknorm.translation.translator import Translator
 
 START, END = "<s>", "</s>"
 """How the beginning and the end of a sentence are shown."""
+LONGEST = 512
+"""Subwords of a sentence that can still be looked at; ``pair_attention`` has no such bound."""
 
 
 class Words(NamedTuple):
@@ -128,12 +130,21 @@ def sentence_attention(
     (ids,) = subwords.encode([source.strip()], "source")
     if not ids:
         raise UserError("The sentence is blank; give one with words in it.")
+    _check_length("sentence", ids)
     if target is not None:
         (wanted,) = subwords.encode([target.strip()], "target")
+        _check_length("translation", wanted)
     else:
         (found,) = translator.stream([source.strip()], beam=beam)
         wanted = found[0].ids
     return pair_attention(translator.models[0], subwords, [ids], [wanted])[0]
+
+
+def _check_length(noun: str, ids: Sequence[int]) -> None:
+    if len(ids) > LONGEST:
+        raise UserError(
+            f"The {noun} has {len(ids):,} subwords, more than can be looked at ({LONGEST}); give part of it."
+        )
 
 
 def pair_attention(

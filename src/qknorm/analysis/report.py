@@ -20,7 +20,7 @@ from qknorm.analysis.maps import AttentionMap, SentenceAttention, pair_attention
 from qknorm.analysis.text import Text, run_names, split_files, split_text
 from qknorm.analysis.weights import KINDS, modules
 from qknorm.analysis.words import by_frequency, by_length, count_words, marked
-from qknorm.data import Subwords, lines
+from qknorm.data import Subwords, lines, write_atomic
 from qknorm.errors import UserError
 from qknorm.model import Transformer
 from qknorm.nn import attention_modules
@@ -75,8 +75,8 @@ def write_report(
     split = split or ("test" if all(run.hypotheses_file("test").exists() for run in runs) else "dev")
     _check_comparable(runs, split)
     text = split_text(runs[0], split)
-    sides = [_side(*each, split, device) for each in zip(runs, run_names(runs), strict=True)]
-    path.write_text(render(gather(sides, text, maps, progress)), encoding="utf-8")
+    sides = [_side(*each, text, device) for each in zip(runs, run_names(runs), strict=True)]
+    write_atomic(path, render(gather(sides, text, maps, progress)))
 
 
 def render(data: dict[str, Any]) -> str:
@@ -122,11 +122,16 @@ def gather(sides: Sequence[Side], text: Text, maps: int, progress: Progress) -> 
     }
 
 
-def _side(run: Run, name: str, split: str, device: torch.device | str) -> Side:
-    file = run.hypotheses_file(split)
+def _side(run: Run, name: str, text: Text, device: torch.device | str) -> Side:
+    file = run.hypotheses_file(text.name)
     if not file.exists():
         raise UserError(f"{file} does not exist yet; finish training with `qknorm train --run {run.path}`.")
-    return Side(name, run, run.subwords(), run.model("best", device), list(lines(file)))
+    hypotheses = list(lines(file))
+    if len(hypotheses) != len(text):
+        raise UserError(
+            f"{file} has {len(hypotheses):,} lines and {text.name} has {len(text):,}; restore it from a copy."
+        )
+    return Side(name, run, run.subwords(), run.model("best", device), hypotheses)
 
 
 def _check_comparable(runs: Sequence[Run], split: str) -> None:

@@ -50,9 +50,12 @@ def attention(
       qknorm attention runs/gl-en "unha frase" --kind cross --layer 6 --words --out cross.pdf
       qknorm attention runs/gl-en "unha frase" --target "a sentence" --out maps.json
     """
-    if out.suffix not in FORMATS:
+    form = out.suffix.lower()
+    if form not in FORMATS:
         raise UserError(f"{out} ends in none of {', '.join(FORMATS)}; the name decides what is written.")
+    options.check_file(out)
     from qknorm.analysis import KINDS, sentence_attention
+    from qknorm.data import write_atomic
     from qknorm.translation.translator import Translator
 
     translator = Translator.load(run, options.check_device(device))
@@ -61,8 +64,8 @@ def attention(
     kinds: list[Kind] = [each.value for each in kind] if kind else list(KINDS)
     layers = {each: _chosen("layer", layer, seen[each].weights.shape[0], each) for each in kinds}
     heads = {each: _chosen("head", head, seen[each].weights.shape[1], each) for each in kinds}
-    if out.suffix == ".json":
-        out.write_text(json.dumps(_json(seen, layers, heads), ensure_ascii=False) + "\n", encoding="utf-8")
+    if form == ".json":
+        write_atomic(out, json.dumps(_json(seen, layers, heads), ensure_ascii=False) + "\n")
     else:
         _draw(seen, layers, heads, out)
     count = sum(len(layers[each]) * len(heads[each]) for each in kinds)

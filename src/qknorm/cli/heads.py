@@ -56,6 +56,8 @@ def heads(
     from qknorm.analysis.text import run_names
     from qknorm.run import Run
 
+    if out is not None:
+        options.check_folder(out)
     chosen = options.check_device(device) or options.default_device()
     progress = Progress()
     runs = [Run.open(path) for path in ([run] if against is None else [run, against])]

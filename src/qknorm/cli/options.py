@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -108,3 +109,27 @@ def default_device() -> str:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def check_file(path: Path) -> None:
+    """A UserError where no file of this name can be written: said before the work, not after it."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; name a file to write.")
+    if not path.parent.is_dir():
+        raise UserError(f"There is no folder {path.parent} to write {path.name} in; make it first.")
+    _check_writable(path.parent, path)
+
+
+def check_folder(path: Path) -> None:
+    """A UserError where no folder of this name can be made or written in: said before the work."""
+    there = next(each for each in (path, *path.parents) if each.exists())
+    if not there.is_dir():
+        raise UserError(f"{there} is a file, so {path} cannot be a folder; choose another name.")
+    _check_writable(there, path)
+
+
+def _check_writable(folder: Path, path: Path) -> None:
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}; choose another place.") from error

@@ -33,8 +33,9 @@ def report(
       qknorm report runs/qknorm --out report.html
       qknorm report runs/qknorm --against runs/baseline --out report.html
     """
-    if out.suffix not in (".html", ".htm"):
+    if out.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"{out} must end in .html: the report is a page.")
+    options.check_file(out)
     from qknorm.analysis.report import write_report
     from qknorm.run import Run
 

@@ -288,7 +288,7 @@ function maps() {
       const row = make("tr", {}, make("th", { scope: "row" }, token(packed.rows[t])));
       for (let s = 0; s < S; s++) {
         const weight = weights[t * S + s];
-        const cell = make("td", { style: `background: rgba(var(--cell), ${Math.sqrt(weight).toFixed(3)})` });
+        const cell = make("td", { style: `background: rgba(var(--cell), ${Math.sqrt(weight).toFixed(3)})`, "aria-label": weight.toFixed(2) });
         cell.addEventListener("mouseenter", () => { note.replaceChildren(token(packed.rows[t]), " → ", token(packed.columns[s]), `: ${weight.toFixed(3)}`); });
         row.append(cell);
       }
