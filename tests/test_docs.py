@@ -43,7 +43,7 @@ def test_quoted_lines_are_in_the_source(page):
     "page", [*PAGES, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "results").glob("*.md"))], ids=str
 )
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+    for target in re.findall(r"(?:\]\(|src=\")([^)#\"]+)[)\"]", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 

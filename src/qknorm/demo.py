@@ -132,7 +132,7 @@ def next_steps(folder: Path, said: str) -> str:
         f"Where each word of “{said}” looks, by layer and head: {folder / 'heatmap.png'}",
         "The same picture, of this or any sentence:",
         f'  {command} attention {run} "{PICTURED}" --kind cross --words --out {picture}',
-        "Try both models in the browser, side by side:",
+        "Try both models in the browser, side by side, on dates, amounts, lists and measures:",
         f"  {command} serve {run} {other}",
         "With files of your own (one sentence a line, the same lines on both sides):",
         f"  {command} train --source train.gl --target train.en --run runs/mine",

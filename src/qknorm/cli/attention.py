@@ -61,7 +61,7 @@ def attention(
     translator = Translator.load(run, options.check_device(device))
     seen = sentence_attention(translator, sentence, target)
     seen = seen.words() if words else seen
-    kinds: list[Kind] = [each.value for each in kind] if kind else list(KINDS)
+    kinds: list[Kind] = list(dict.fromkeys(each.value for each in kind)) if kind else list(KINDS)
     layers = {each: _chosen("layer", layer, seen[each].weights.shape[0], each) for each in kinds}
     heads = {each: _chosen("head", head, seen[each].weights.shape[1], each) for each in kinds}
     if form == ".json":
