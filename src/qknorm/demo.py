@@ -76,9 +76,9 @@ def run_demo(folder: Path, progress: Progress | None = None, steps: int = STEPS)
     hypotheses = {name: list(lines(run.path / "hypotheses" / "test.txt")) for name, run in runs.items()}
     references, sources = list(lines(text / "test.gl")), list(lines(text / "test.en"))
     result = compare(hypotheses["baseline"], hypotheses["qknorm"], references, "raw")
-    progress.note("\nDrawing where each word looks")
+    print(render(result, hypotheses, sources, references), flush=True)
+    progress.note("\nDrawing where each word of one of them looks")
     said = draw_heatmap(runs["qknorm"], folder / "heatmap.png")
-    print(render(result, hypotheses, sources, references))
     print(next_steps(folder, said))
 
 

@@ -36,6 +36,8 @@ def test_attention_as_a_picture(command, runs, tmp_path):
     done = command(*picture, "--head", 1, "--out", "a.png")
     assert done.code == 0 and "ano casa  →  house year\n3 maps" in done.err
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    done = command(*picture, *("--kind", "cross") * 2, *("--head", 1) * 2, "--out", "B.PNG")  # said twice
+    assert done.code == 0 and "1 map in B.PNG" in done.err and (tmp_path / "B.PNG").exists()
 
 
 MISTAKES = {

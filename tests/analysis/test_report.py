@@ -107,7 +107,8 @@ def test_it_draws_itself_in_a_browser(page, tmp_path):
     shown = done.stdout.partition("<script")[0]
     assert "CONSOLE" not in done.stderr, done.stderr
     assert shown.count('class="sentence"') == 12 and shown.count('class="map"') == 2
-    assert "Layer 1, head 2" in shown and shown.count("<svg") >= 8
+    assert 'aria-live="polite">Layer 1, head 2.' in shown and shown.count("<svg") >= 8
+    assert re.search(r'<td style="[^"]+" aria-label="0\.\d\d">', shown)  # what a cell's colour says
     assert "&lt;img src=x" in shown and "<img" not in shown and "<title>taken" not in shown
 
 

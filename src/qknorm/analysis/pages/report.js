@@ -25,7 +25,7 @@ const names = data.runs.map((run) => run.name);
 const keys = () => make("p", {}, ...names.map((name, i) => make("span", { class: `key run${i}` }, make("span", { dir: "auto" }, name))));
 
 function table(heads, rows, groups = null) {  // groups: [name, columns] of a row of headings above
-  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": heads.join(", ") },
+  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": heads.filter(Boolean).join(", ") },
     make("table", { class: "figures" },
       make("thead", {}, groups && make("tr", {}, ...groups.map(([name, columns]) => make("th", { colspan: columns, scope: "colgroup" }, name))),
         make("tr", {}, ...heads.map((head) => make("th", { scope: "col" }, head)))),
@@ -250,13 +250,14 @@ function maps() {
   layer.addEventListener("change", () => { state.layer = +layer.value; show(); });
   number.addEventListener("change", () => { state.head = +number.value; show(); });
 
+  const heading = () => `Layer ${state.layer + 1}, ${state.head < 0 ? "mean of its heads" : `head ${state.head + 1}`}`;
   function show() {
     state.layer = Math.min(state.layer, deepest() - 1);
     state.head = Math.min(state.head, widest() - 1);
     layer.replaceChildren(...[...Array(deepest()).keys()].map((i) => make("option", { value: i }, String(i + 1))));
     number.replaceChildren(make("option", { value: -1 }, "mean"), ...[...Array(widest()).keys()].map((i) => make("option", { value: i }, String(i + 1))));
     sentence.value = state.sentence; kind.value = state.kind; layer.value = state.layer; number.value = state.head;
-    note.textContent = "";
+    note.textContent = `${heading()}. Point at a cell for its weight.`;
     view.replaceChildren(...data.maps[state.sentence].runs.map((run, i) => make("div", {}, two ? make("h3", {}, make("span", { class: `key run${i}` }, make("span", { dir: "auto" }, names[i]))) : null,
       thumbnails(run[state.kind]), large(run[state.kind]))));
   }
@@ -282,7 +283,6 @@ function maps() {
     const [L, H, T, S] = packed.shape;
     if (state.layer >= L || state.head >= H) return make("p", { class: "note" }, "This run has no such layer or head.");
     const weights = head(packed, state.layer, state.head);
-    const heading = `Layer ${state.layer + 1}, ${state.head < 0 ? "mean of its heads" : `head ${state.head + 1}`}`;
     const body = make("tbody");
     for (let t = 0; t < T; t++) {
       const row = make("tr", {}, make("th", { scope: "row" }, token(packed.rows[t])));
@@ -295,8 +295,8 @@ function maps() {
       body.append(row);
     }
     const tops = packed.columns.map((text) => make("th", { scope: "col" }, make("div", {}, token(text))));
-    return make("div", {}, make("p", { class: "faint" }, heading), make("div", { class: "scroll" },
-      make("table", { class: "map", dir: packed.rtl ? "rtl" : "ltr", "aria-label": heading }, make("thead", {}, make("tr", {}, make("td", { style: "border:0" }), ...tops)), body)));
+    return make("div", {}, make("p", { class: "faint" }, heading()), make("div", { class: "scroll" },
+      make("table", { class: "map", dir: packed.rtl ? "rtl" : "ltr", "aria-label": heading() }, make("thead", {}, make("tr", {}, make("td", { style: "border:0" }), ...tops)), body)));
   }
   place.append(
     make("p", { class: "faint" }, "Rows look, columns are looked at; colour is the square root of the weight. In the decoder and in cross-attention a row is the token being predicted. Arrow keys step through heads (← →) and layers (↑ ↓), Page Up and Page Down through sentences."),
