@@ -1,27 +1,32 @@
-"""The commands the README and the guide show, run as they stand, on small files under the names they use.
+"""The commands the README and the docs show, run as they stand, on small files under the names they use.
 
-The preset is replaced: what it would choose for these few pairs is trained for hours. And the server is
-not run: it would never end.
+The preset is replaced: what it would choose for these few pairs is trained for hours. The figures of
+`qknorm heads` are left empty: they take seconds. And the server is not run: it would never end.
 """
 
 import io
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import uvicorn
+from matplotlib.figure import Figure
 
 import qknorm.cli
 import qknorm.config
 import qknorm.serving.server
+from qknorm.analysis import study_page
 from qknorm.config import Preset
+from qknorm.progress import Progress
 from qknorm.serving.server import bind
+from qknorm.training import train
 from support.tiny import tiny_recipe, write_corpus
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md"]
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("guide", "analysis", "serving"))]
 SHOWN = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
@@ -51,15 +56,30 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(qknorm.config, "preset", lambda pairs: Preset(chosen, [f"{pairs} pairs: tiny"]))
     monkeypatch.setattr(qknorm.serving.server, "bind", lambda host, _: bind(host, 0))
     monkeypatch.setattr(uvicorn.Server, "run", lambda *_, **__: None)  # it would serve until it is stopped
+    for name in ("measures_figure", "map_figure", "importance_figure"):
+        monkeypatch.setattr(study_page, name, lambda _: Figure())  # drawn in the tests of their room
     monkeypatch.setenv("QKNORM_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def train_runs(folder: Path) -> None:
+    """The runs that the pages about trained models name; as deep as the layer one of them asks for."""
+    deep = "model.decoder_layers=6", "training.max_epochs=1"
+    recipe = tiny_recipe(folder / "corpus", *deep)
+    train(recipe, folder / "runs" / "gl-en", device="cpu", progress=Progress(quiet=True))
+    for name in ("qknorm", "baseline"):
+        shutil.copytree(folder / "runs" / "gl-en", folder / "runs" / name)
+    for split, name in (("test.src", "news.en"), ("test.tgt", "news.vi")):
+        shutil.copy(folder / "corpus" / split, folder / name)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_shown_commands_run(page, folder, monkeypatch):
     shown = commands(page)
     assert len(shown) >= 3
+    if not any(command.startswith("qknorm train") for command in shown):
+        train_runs(folder)
     for command in shown:
         words, _, to = command.partition(" > ")
         out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
@@ -67,6 +87,9 @@ def test_shown_commands_run(page, folder, monkeypatch):
         monkeypatch.setattr(sys, "stdout", out)
         with pytest.raises(SystemExit) as ended:
             qknorm.cli.main()
+        import time
+
+        print(time.time(), command, file=sys.stderr)
         assert not ended.value.code, command
         out.flush()
         if to:
