@@ -21,6 +21,7 @@ import torch
 
 from qknorm.config import Recipe, dump_recipe, load_recipe
 from qknorm.data import Subwords, write_atomic
+from qknorm.data.text import sha256_file
 from qknorm.errors import UserError
 from qknorm.model import Transformer
 from qknorm.tensors import load_tensors
@@ -65,14 +66,14 @@ class Run:
         self.path.mkdir(parents=True, exist_ok=True)
         write_atomic(self.recipe_file, dump_recipe(recipe))
         subwords.save(self.subwords_file)
-        files = {file.name: _sha256(file) for file in (self.recipe_file, self.subwords_file)}
+        files = {file.name: sha256_file(file) for file in (self.recipe_file, self.subwords_file)}
         write_atomic(self.manifest_file, json.dumps(signed({**about, "files": files}), indent=2) + "\n")
 
     def replace_recipe(self, recipe: Recipe, corpus: dict[str, str]) -> None:
         """Settings or the test set changed at a resume: write them, and their checksums into the manifest."""
         manifest = self.manifest()
         write_atomic(self.recipe_file, dump_recipe(recipe))
-        manifest["files"][self.recipe_file.name] = _sha256(self.recipe_file)
+        manifest["files"][self.recipe_file.name] = sha256_file(self.recipe_file)
         manifest["corpus"] = corpus
         write_atomic(self.manifest_file, json.dumps(signed(manifest), indent=2) + "\n")
 
@@ -141,7 +142,7 @@ class Run:
         recorded = self.manifest()["files"].get(file.name)
         if not file.exists():
             raise UserError(f"{file} is missing; restore it from a copy.")
-        if recorded != _sha256(file):
+        if recorded != sha256_file(file):
             raise UserError(
                 f"{file} was altered since it was written; restore it from a copy "
                 "(to change settings of a run, use `qknorm train --set key=value`)."
@@ -158,10 +159,6 @@ def count_parameters(recipe: Recipe, subwords: Subwords) -> int:
     with torch.device("meta"):
         model = build_model(recipe, subwords)
     return sum(weight.numel() for weight in model.parameters())
-
-
-def _sha256(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def signed(manifest: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pytest
 from qknorm.data import corpora, hashes, registry, ted
 from qknorm.data.corpora import get_corpus, list_corpora
 from qknorm.data.corpus import Corpus
+from qknorm.data.text import sha256_file
 from qknorm.errors import UserError
 from support.loopback import Loopback, serving
 
@@ -301,7 +302,7 @@ class TestFromFolder:
     ) -> None:
         here = tmp_path / "here"
         self.fill(here, original_names=False, zipped=True)
-        known = {path.name: hashes.sha256(path) for path in here.iterdir()}
+        known = {path.name: sha256_file(path) for path in here.iterdir()}
         entry = dataclasses.replace(registry.find_corpus("multi30k-de-en"), gz_hashes=known)
         monkeypatch.setattr(corpora, "find_corpus", lambda _: entry)
         assert "every file has its known hash" in get_corpus("multi30k-de-en", tmp_path / "to", here).note
@@ -315,7 +316,7 @@ class TestFromFolder:
         for name, content in GALICIAN.items():
             (here / name).write_bytes(content.encode())
         counts: dict[str, tuple[int, ...]] = {"train": (3,), "dev": (1,), "test": (1,)}
-        caveats = {hashes.sha256(here / "train.gl"): "Not comparable."}
+        caveats = {sha256_file(here / "train.gl"): "Not comparable."}
         entry = dataclasses.replace(registry.find_corpus("ted-gl-en"), counts=counts, caveats=caveats)
         monkeypatch.setattr(corpora, "find_corpus", lambda _: entry)
         assert "Not comparable." in get_corpus("ted-gl-en", tmp_path / "to", here).note

@@ -12,7 +12,7 @@ from qknorm.data import hashes, ted
 from qknorm.data.corpus import SPLITS, Corpus, split_paths
 from qknorm.data.download import DownloadError, Progress, download
 from qknorm.data.registry import NamedCorpus, find_corpus, list_corpora
-from qknorm.data.text import replacing
+from qknorm.data.text import replacing, sha256_file
 from qknorm.errors import UserError
 
 __all__ = ["NamedCorpus", "get_corpus", "list_corpora"]
@@ -117,7 +117,7 @@ def _check_edition(named: NamedCorpus, paths: list[Path]) -> str:
     """Compare with the known gzip'd edition: wholly it, or wholly another, but not a mixture."""
     changed = hashes.altered(paths)
     known = [path for path in paths if path.name in named.gz_hashes]
-    strange = [path for path in known if hashes.sha256(path) != named.gz_hashes[path.name]]
+    strange = [path for path in known if sha256_file(path) != named.gz_hashes[path.name]]
     if not changed and len(known) == len(paths) and not strange:
         return "every file has its known hash"
     if strange and len(strange) < len(known):

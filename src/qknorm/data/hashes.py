@@ -1,21 +1,15 @@
 """SHA-256 sums of files, kept in a `SHA256SUMS` beside them in the form `sha256sum` writes."""
 
-import hashlib
 import os
 import re
 from pathlib import Path
 
 from qknorm.data.corpus import write_lines
+from qknorm.data.text import sha256_file
 from qknorm.errors import UserError
 
 SUMS = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
-
-
-def sha256(path: Path) -> str:
-    """The hash of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def recorded(folder: Path) -> dict[str, str]:
@@ -38,7 +32,7 @@ def recorded(folder: Path) -> dict[str, str]:
 def record(paths: list[Path]) -> None:
     """Add files of one folder to its `SHA256SUMS`."""
     folder = paths[0].parent
-    sums = recorded(folder) | {path.name: sha256(path) for path in paths}
+    sums = recorded(folder) | {path.name: sha256_file(path) for path in paths}
     write_lines(folder / SUMS, [f"{digest}  {name}" for name, digest in sorted(sums.items())])
 
 
@@ -53,7 +47,7 @@ def forget(paths: list[Path]) -> None:
 def altered(paths: list[Path]) -> list[Path]:
     """Those files that are not what their folder's `SHA256SUMS` says; a file it does not name is none."""
     sums = recorded(paths[0].parent)
-    return [path for path in paths if path.name in sums and sha256(path) != sums[path.name]]
+    return [path for path in paths if path.name in sums and sha256_file(path) != sums[path.name]]
 
 
 def set_aside(paths: list[Path]) -> list[Path]:

@@ -112,6 +112,14 @@ def sha256_file(path: str | Path) -> str:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
 
 
+def sha256_text(path: str | Path) -> str:
+    """The SHA-256 of the lines of a file: the same whether it is packed or not, whatever its line ends."""
+    digest = hashlib.sha256()
+    for line in raw_lines(path):
+        digest.update(line + b"\n")
+    return digest.hexdigest()
+
+
 @contextlib.contextmanager
 def replacing(path: str | Path) -> Iterator[BinaryIO]:
     """A file to write that takes the place of ``path`` once all of it is on disk, or never does."""
