@@ -9,7 +9,16 @@ import pytest
 from qknorm.config import changed_settings
 from qknorm.errors import UserError
 from qknorm.paper.experiments import BASELINE, PAIRS, QKNORM, TARGETS
-from qknorm.paper.plan import KINDS, check_overrides, choose_targets, experiment, recipes_folder
+from qknorm.paper.plan import (
+    KINDS,
+    check_overrides,
+    choose_targets,
+    experiment,
+    experiment_hash,
+    find_text,
+    recipes_folder,
+)
+from support.paper import write_paper_corpus
 
 DATA = Path("data")
 
@@ -27,6 +36,19 @@ def test_the_papers_figures():
     assert figures("table5") == [32.58, 32.89, 32.64, 33.13, 33.24, 32.64, 33.10]
     assert figures("table6") == [33.24, 24.53, 31.56, 32.63, 32.20, 32.34]
     assert figures("annotated") == [19.4, 24.33]
+
+
+def test_the_papers_facts():
+    """The other columns of its Table 1: examples, tokens, parameters, hours, L, GPU."""
+    facts = {row.pair: tuple(row.facts.values()) for row in TARGETS["table1"].rows}
+    assert facts == {
+        "gl-en": (10_000, 370_000, 31_051_880, 6, 79, "T4"),
+        "sk-en": (61_000, 2_320_000, 48_356_907, 11, 75, "T4"),
+        "en-vi": (133_000, 5_990_000, 48_431_538, 19, 72, "T4"),
+        "en-he": (212_000, 7_880_000, 48_401_538, 38, 72, "T4"),
+        "ar-en": (214_000, 8_090_000, 48_499_512, 26, 75, "P100"),
+    }
+    assert list(TARGETS["table1"].rows[0].facts) == ["examples", "tokens", "parameters", "hours", "L", "gpu"]
 
 
 def test_the_papers_mean_gain():
@@ -93,6 +115,42 @@ def test_names_tell_experiments_apart():
         experiment(row, "fast", 2, ("model.heads=2",)),
     ]
     assert len({each.name for each in made}) == len(made)
+
+
+def test_the_hash_is_of_settings_and_text_and_of_nothing_else(tmp_path):
+    row = TARGETS["table2"].rows[1]
+    write_paper_corpus(tmp_path / "here", "iwslt15-en-vi")
+    write_paper_corpus(tmp_path / "there", "iwslt15-en-vi")
+    write_paper_corpus(tmp_path / "other", "iwslt15-en-vi", seed=5)
+
+    def key(folder, seed=1, kind="paper", overrides=()):
+        recipe = experiment(row, kind, seed, overrides).recipe(tmp_path / folder)
+        return experiment_hash(recipe, find_text(recipe))
+
+    assert key("here") == key("there")
+    renamed = experiment(row, "paper", 1).recipe(tmp_path / "here").model_copy(update={"name": "other"})
+    assert key("here") == experiment_hash(renamed, find_text(renamed))
+    others = [
+        key("other"),
+        key("here", seed=2),
+        key("here", kind="fast"),
+        key("here", overrides=("model.dropout=0.05",)),
+        key("here", overrides=("decoding.beam=5",)),
+    ]
+    assert len({key("here"), *others}) == 6
+
+
+@pytest.mark.parametrize("file", ["train.en", "train.vi", "dev.en", "dev.vi", "test.en", "test.vi"])
+def test_every_file_of_the_text_counts(tmp_path, file):
+    row = TARGETS["table2"].rows[1]
+    folder = write_paper_corpus(tmp_path, "iwslt15-en-vi")
+    recipe = experiment(row, "paper", 1).recipe(tmp_path)
+    before = find_text(recipe)
+    key, text = experiment_hash(recipe, before), before.text
+    (folder / file).write_text((folder / file).read_text().replace("a", "o", 1))
+    assert experiment_hash(recipe, find_text(recipe)) != key and find_text(recipe).text != text
+    (folder / file).unlink()
+    assert find_text(recipe) is None
 
 
 def test_recipes_are_found_beside_the_source_or_in_the_package(monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -19,14 +20,15 @@ import qknorm.paper.runner as runner
 from qknorm.config import load_recipe
 from qknorm.data import lines
 from qknorm.data.registry import find_corpus
+from qknorm.data.text import sha256_file
 from qknorm.errors import UserError
-from qknorm.paper import reproduce
-from qknorm.paper.experiments import FIGURE1
+from qknorm.paper import TARGETS, reproduce
+from qknorm.paper.experiments import FIGURE1, TABLE2
 from qknorm.paper.plan import experiment
 from qknorm.paper.records import Record, find_record
 from qknorm.paper.summary import read_summary
 from qknorm.progress import Progress
-from qknorm.run import Run
+from qknorm.run import Run, signed
 from qknorm.scoring import compare, score
 from qknorm.training.trainer import Trainer
 from support.command import Command, environment
@@ -183,7 +185,7 @@ def test_other_settings_or_text_are_trained_anew(home, trained, monkeypatch):
     kept = find_record(asked.results, experiment(row, "fast", 1, TINY))
     system = replace(row.system, changes=("model.dropout=0.05",))  # the row means something else now
     changed = replace(asked.targets[0], rows=(asked.targets[0].rows[0], replace(row, system=system)))
-    monkeypatch.setitem(__import__("qknorm.paper", fromlist=["TARGETS"]).TARGETS, "table2", changed)
+    monkeypatch.setitem(TARGETS, "table2", changed)
     asked = replace(asked, targets=[changed])
     reproduce(replace(asked, trains=False))
     (_, stale) = rows_of(home, "table2")
@@ -215,6 +217,71 @@ def test_stopped_it_goes_on(home, trained, monkeypatch):
     assert not ended.interrupted and len(trained) == 3 and trained[0] == trained[1]
     assert rows_of(home, "table2")[0]["seeds"] == [1, 2, 3]
     assert Record(home / "results" / "runs" / trained[0]).about["updates"] == 50
+
+
+def test_packed_text_is_the_same_text(home, trained):
+    """Rows trained on plain files are those of the same files packed, and not of others."""
+    shutil.rmtree(home / "runs")
+    folder = home / "data" / "iwslt15-en-vi"
+    for file in folder.iterdir():
+        (folder / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
+        file.unlink()
+    reproduce(wish(home, "table2", ["en-vi"], seeds=[1, 2]))
+    assert trained == [] and [row["seeds"] for row in rows_of(home, "table2")] == [[1, 2], [1, 2]]
+    (folder / "dev.en.gz").write_bytes(gzip.compress(b"ano\n" * 8))
+    reproduce(wish(home, "table2", ["en-vi"], trains=False))
+    assert all("other text" in row["stale"][0] for row in rows_of(home, "table2"))
+
+
+def test_one_training_under_two_names_is_trained_once(home, trained, monkeypatch):
+    """As a corner of `beyond`'s grid is the paper's own model."""
+    asked = wish(home, "table2", ["en-vi"], seeds=[3])
+    _, row = asked.targets[0].rows[:2]
+    again = replace(row, label="again", system=replace(row.system, name="again"))
+    changed = replace(asked.targets[0], rows=(row, again))
+    monkeypatch.setitem(TARGETS, "table2", changed)
+    ended = reproduce(replace(asked, targets=[changed]))
+    assert len(trained) == 1 and [task.state for task in ended.tasks] == ["recorded", "recorded"]
+    first, second = (find_record(asked.results, task.experiment) for task in ended.tasks)
+    assert first.name != second.name and first.about["experiment"] == second.about["experiment"]
+    assert second.recipe.name == second.name and second.fingerprint() == first.fingerprint()
+
+
+def test_a_failure_leaves_what_was_kept(home, monkeypatch):
+    """A recorded row that is trained again, here because its recipe has changed, and fails."""
+    asked = wish(home, "table2", ["en-vi"], seeds=[1])
+    kept = find_record(asked.results, experiment(asked.targets[0].rows[1], "fast", 1, TINY))
+    before = (kept.folder / "record.json").read_bytes()
+    folder = home / "data" / "iwslt15-en-vi"
+    (folder / "dev.en").write_text("ano\n" * 8)
+
+    def failing(*_, **__):
+        raise UserError("It diverged.")
+
+    monkeypatch.setattr(runner, "train", failing)
+    ended = reproduce(asked)
+    assert {task.state for task in ended.tasks} == {"failed"}
+    assert (kept.folder / "record.json").read_bytes() == before
+    (_, row) = rows_of(home, "table2")
+    assert row["status"] == "failed" and "other text" in row["stale"][0]
+    page = (home / "results" / "table2.md").read_text()
+    assert "QKNorm + LayerNorm, seed 1: failed. It diverged." in page
+    assert "Nguyen and Salazar (2019), QKNorm + LayerNorm: `qknorm reproduce table2 --pairs en-vi" in page
+
+
+def test_a_run_that_no_longer_counts_is_told_beside_one_that_does(home):
+    record = home / "results" / "runs" / experiment(TABLE2.rows[1], "fast", 2, TINY).name
+    recipe = (record / "recipe.yaml").read_text()
+    (record / "recipe.yaml").write_text(recipe.replace("dropout: 0.1", "dropout: 0.2", 1))
+    manifest = json.loads((record / "manifest.json").read_text())
+    manifest["files"]["recipe.yaml"] = sha256_file(record / "recipe.yaml")
+    manifest.pop("sha256")
+    (record / "manifest.json").write_text(json.dumps(signed(manifest)))
+    reproduce(wish(home, "table2", ["en-vi"], trains=False))
+    (_, row) = rows_of(home, "table2")
+    assert row["seeds"] == [1] and row["stale"]
+    page = (home / "results" / "table2.md").read_text()
+    assert f"{record.name} is kept, but it was trained with another" in page
 
 
 def test_a_row_that_fails_is_told_and_the_others_go_on(home, trained, monkeypatch):
@@ -359,6 +426,7 @@ def test_a_terminal_gets_a_table_and_a_log_gets_lines(home):
     assert "4 recorded, 4 no text" in shown[True] and "run " in shown[True] and "[4/8]" not in shown[True]
     lines_of_log = shown[False].splitlines()
     assert len(lines_of_log) == 8 and lines_of_log[0].startswith("[4/8] en-vi-baseline-fast-seed1-")
+    assert lines_of_log[0].endswith(": recorded")
     assert "no text (qknorm data get ted-sk-en --to " in shown[False]
 
 

@@ -131,17 +131,14 @@ def verdict(group: dict[str, Any]) -> list[str]:
 
 
 def not_run(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Rows that failed, rows that are yet to be run, and how."""
+    """Runs that failed or are no longer what their row asks for, rows that are yet to be run, and how."""
     lines: list[str] = []
     waiting: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         name = f"{PAIRS[row['pair']].arrow}, {row['label']}"
         lines += [f"{name}, seed {failed['seed']}: failed. {failed['why']}" for failed in row["failures"]]
-        if row["status"] == "done":
-            continue
         lines += [f"{name}: {words}" for words in row["stale"]]
-    for row in rows:
-        if row["status"] == "not run":
+        if row["status"] != "done":
             waiting.setdefault((row["pair"], row["command"]), []).append(row)
     for (pair, command), these in waiting.items():
         named = ", ".join(row["label"] for row in these)

@@ -6,11 +6,11 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from qknorm.config import Recipe, changed_settings, load_recipe, recipe_hash, settings
-from qknorm.data.text import sha256_file
+from qknorm.data.text import sha256_file, sha256_text
 from qknorm.errors import UserError
 from qknorm.paper.experiments import PAIRS, TARGETS, Row, System, Target
 
@@ -70,23 +70,37 @@ def differences(recorded: Recipe, wanted: Recipe) -> list[str]:
     return [change.key for change in changed_settings(recorded, wanted) if change.key not in free]
 
 
-def corpus_hashes(recipe: Recipe) -> dict[str, str] | None:
-    """The sha256 of every file by split and side, as a manifest has them; None where text is missing."""
+@dataclass(frozen=True)
+class TextFiles:
+    """The files of an experiment, by split and side as a manifest names them: train.source and so on."""
+
+    paths: tuple[tuple[str, Path], ...]
+
+    @cached_property
+    def files(self) -> dict[str, str]:
+        """The SHA-256 of every file, as a manifest has them."""
+        return {name: sha256_file(path) for name, path in self.paths}
+
+    @cached_property
+    def text(self) -> dict[str, str]:
+        """The SHA-256 of what every file says: the same for text that is packed and text that is not."""
+        return {name: sha256_text(path) for name, path in self.paths}
+
+
+def find_text(recipe: Recipe) -> TextFiles | None:
+    """The text of a recipe; None where some of it is missing."""
     try:
-        paths = recipe.data.paths()
+        splits = recipe.data.paths()._asdict()
     except UserError:
         return None
-    found = {}
-    for split, files in paths._asdict().items():
-        if files is not None:
-            for side, file in zip(("source", "target"), files, strict=True):
-                found[f"{split}.{side}"] = sha256_file(file)
-    return found
+    sides = ("source", "target")
+    named = [(split, zip(sides, files, strict=True)) for split, files in splits.items() if files is not None]
+    return TextFiles(tuple((f"{split}.{side}", path) for split, files in named for side, path in files))
 
 
-def experiment_hash(recipe: Recipe, corpus: dict[str, str]) -> str:
+def experiment_hash(recipe: Recipe, corpus: TextFiles) -> str:
     """One hash of all that decides the result: every setting (the seed is one) and the text, but no path."""
-    words = json.dumps([recipe_hash(recipe), corpus], sort_keys=True)
+    words = json.dumps([recipe_hash(recipe), corpus.files], sort_keys=True)
     return hashlib.sha256(words.encode()).hexdigest()
 
 

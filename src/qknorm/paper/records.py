@@ -4,13 +4,12 @@ recipe.yaml        every setting, resolved; the text relative to the project, da
 manifest.json      versions, corpus hashes, machine, facts of the text
 history.jsonl      one line an epoch
 hypotheses/        translations of dev and test, and their scores
-record.json        which row of the paper this is, its hash, and what it took
-failed.json        instead of the others, where training failed: why
+record.json        which row of the paper this is, its hash, that of the text, and what it took
+failed.json        why training failed when it was last tried; what was kept before stays beside it
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from dataclasses import dataclass
@@ -22,9 +21,10 @@ from qknorm.config import Recipe
 from qknorm.config.yaml_text import write as yaml_dump
 from qknorm.data import write_atomic
 from qknorm.data.registry import find_corpus
+from qknorm.data.text import sha256_file
 from qknorm.errors import UserError
 from qknorm.paper.experiments import PAIRS
-from qknorm.paper.plan import Experiment, differences
+from qknorm.paper.plan import Experiment, TextFiles, differences
 from qknorm.run import Run, count_parameters, signed
 
 RUNS = "runs"
@@ -69,7 +69,7 @@ class Record:
 
     def fingerprint(self) -> str:
         """Tells one translation of test from another."""
-        return hashlib.sha256(self.hypotheses().read_bytes()).hexdigest()[:16]
+        return sha256_file(self.hypotheses())[:16]
 
     def figure(self, name: str) -> float | None:
         """A score by split and metric, such as test.bleu_tokenized; None where the run has none."""
@@ -92,13 +92,13 @@ class Record:
             return None
         return next(iter(named.caveats.values()))
 
-    def mismatch(self, wanted: Recipe, corpus: dict[str, str] | None) -> str | None:
+    def mismatch(self, wanted: Recipe, corpus: TextFiles | None) -> str | None:
         """Why this run is not the one that is wanted; None if it is, as far as the text at hand can tell."""
         if other := differences(self.recipe, wanted):
             return f"it was trained with another {', '.join(other)}"
-        if corpus is not None and corpus != self.manifest["corpus"]:
-            return "it was trained or tested on other text"
-        return None
+        if corpus is None or corpus.files == self.manifest["corpus"] or corpus.text == self.about.get("text"):
+            return None
+        return "it was trained or tested on other text"
 
 
 def find_record(results: Path, experiment: Experiment) -> Record | None:
@@ -124,14 +124,14 @@ def _opened(folder: Path, written: int) -> Record:
     return Record(folder)
 
 
-def keep(results: Path, experiment: Experiment, run: Run, experiment_hash: str) -> Record:
+def keep(results: Path, experiment: Experiment, run: Run, experiment_hash: str, corpus: TextFiles) -> Record:
     """Copy what is kept of a finished run; ``record.json`` comes last and makes it a record."""
     folder = results / RUNS / experiment.name
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "hypotheses").mkdir(parents=True)
     recipe, manifest = run.recipe(), run.manifest()
     write_atomic(folder / "recipe.yaml", _portable(recipe, experiment))
-    files = {"recipe.yaml": hashlib.sha256((folder / "recipe.yaml").read_bytes()).hexdigest()}
+    files = {"recipe.yaml": sha256_file(folder / "recipe.yaml")}
     write_atomic(folder / "manifest.json", json.dumps(signed({**manifest, "files": files}), indent=2) + "\n")
     for file in (run.history_file, run.hypotheses_file("dev"), run.hypotheses_file("test"), run.scores_file):
         if file.is_file():
@@ -139,6 +139,7 @@ def keep(results: Path, experiment: Experiment, run: Run, experiment_hash: str) 
     history = run.history()
     about = _identity(experiment) | {
         "experiment": experiment_hash,
+        "text": corpus.text,
         "kind": recipe.subwords.kind,
         "parameters": count_parameters(recipe, run.subwords()),
         "best_epoch": next((row["epoch"] for row in reversed(history) if row["best"]), None),
@@ -153,8 +154,7 @@ def keep(results: Path, experiment: Experiment, run: Run, experiment_hash: str) 
 def keep_failure(results: Path, experiment: Experiment, run: Run, why: str) -> None:
     """Note that training failed, and why, in words without a path of this machine."""
     folder = results / RUNS / experiment.name
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     told = _identity(experiment) | {"why": why.replace(str(run.path), run.path.name)}
     write_atomic(folder / "failed.json", json.dumps(told, indent=2) + "\n")
 

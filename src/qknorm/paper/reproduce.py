@@ -75,15 +75,19 @@ def reproduce(wish: Wish) -> Reproduced:
     write_pages(wish)
 
     def report(task: Task) -> None:
-        if task.state == states.FINISHED:
-            _keep(task, wish)
-        elif task.state == states.FAILED:
-            keep_failure(wish.results, task.experiment, task.run, task.why)
-        if task.state != states.TRAINING:
-            write_pages(wish)
-        board.changed(task)
+        if task.state == states.TRAINING:
+            board.changed(task)
+            return
+        same = [each for each in tasks if each.waiting and each.hash == task.hash]
+        for each in same:
+            each.run, each.state, each.why = task.run, task.state, task.why
+        for each in (task, *same):
+            _settle(each, wish)
+        write_pages(wish)
+        for each in (task, *same):
+            board.changed(each)
 
-    missing = [task for task in tasks if task.waiting]
+    missing = _first_of_each(task for task in tasks if task.waiting)
     if wish.jobs > 1 and len(missing) > 1:
         done = train_side_by_side(missing, wish.jobs, wish.device, report)
     else:
@@ -156,13 +160,30 @@ def _experiments(targets: Iterable[Target], wish: Wish) -> list[Experiment]:
     return list(found)
 
 
+def _first_of_each(tasks: Iterable[Task]) -> list[Task]:
+    """One task of those that are the same training under several names."""
+    first: dict[str, Task] = {}
+    for task in tasks:
+        first.setdefault(task.hash, task)
+    return list(first.values())
+
+
 def _task(asked: Experiment, wish: Wish) -> Task:
     needs = FIGURE1 in wish.targets and asked in _experiments([FIGURE1], wish) and not _is_drawn(asked, wish)
     return make_task(asked, wish.data, wish.runs, wish.results, weights=needs)
 
 
+def _settle(task: Task, wish: Wish) -> None:
+    """Keep what a training gave, or why it failed."""
+    if task.state == states.FINISHED:
+        _keep(task, wish)
+    else:
+        keep_failure(wish.results, task.experiment, task.run, task.why)
+
+
 def _keep(task: Task, wish: Wish) -> None:
-    keep(wish.results, task.experiment, task.run, task.hash)
+    assert task.corpus is not None  # it was trained
+    keep(wish.results, task.experiment, task.run, task.hash, task.corpus)
     task.state = states.RECORDED
 
 

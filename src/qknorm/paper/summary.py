@@ -13,7 +13,7 @@ from typing import Any
 from qknorm.errors import UserError
 from qknorm.paper.experiments import PAIRS, Row, Target
 from qknorm.paper.orderings import noise, orderings
-from qknorm.paper.plan import KINDS, Experiment, corpus_hashes, experiment
+from qknorm.paper.plan import KINDS, Experiment, TextFiles, experiment, find_text
 from qknorm.paper.records import Record, all_failures, all_records
 from qknorm.scoring import compare
 
@@ -37,7 +37,7 @@ class Summary:
         self.records = all_records(results)
         self.failures = all_failures(results)
         self._tests: dict[str, dict[str, Any]] = {}
-        self._corpora: dict[str, dict[str, str] | None] = {}
+        self._corpora: dict[str, TextFiles | None] = {}
 
     def build(self, target: Target, asked: Iterable[Group] = ()) -> dict[str, Any]:
         """Everything the page of a target says."""
@@ -109,9 +109,9 @@ class Summary:
                 kept.append(record)
         return sorted(kept, key=lambda record: record.seed), stale
 
-    def _corpus(self, asked: Experiment) -> dict[str, str] | None:
+    def _corpus(self, asked: Experiment) -> TextFiles | None:
         if asked.pair not in self._corpora:
-            self._corpora[asked.pair] = corpus_hashes(asked.recipe(self.data))
+            self._corpora[asked.pair] = find_text(asked.recipe(self.data))
         return self._corpora[asked.pair]
 
     def _row(
@@ -138,6 +138,7 @@ class Summary:
         first = kept[0]
         return about | {
             "status": "done",
+            "stale": stale,
             "seeds": [record.seed for record in kept],
             "values": values,
             "ours": mean,

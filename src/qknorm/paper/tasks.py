@@ -7,7 +7,7 @@ from pathlib import Path
 
 from qknorm.config import Recipe
 from qknorm.paper.experiments import PAIRS
-from qknorm.paper.plan import Experiment, corpus_hashes, experiment_hash
+from qknorm.paper.plan import Experiment, TextFiles, experiment_hash, find_text
 from qknorm.paper.records import find_record
 from qknorm.run import Run
 
@@ -29,6 +29,7 @@ class Task:
     hash: str
     run: Run
     state: str
+    corpus: TextFiles | None = None
     why: str = ""
 
     @property
@@ -43,14 +44,15 @@ class Task:
 def make_task(experiment: Experiment, data: Path, runs: Path, results: Path, weights: bool) -> Task:
     """Find out what is there of an experiment; with ``weights`` a record alone does not do."""
     recipe = experiment.recipe(data)
-    corpus = corpus_hashes(recipe)
+    corpus = find_text(recipe)
     record = find_record(results, experiment)
     recorded = record is not None and record.mismatch(recipe, corpus) is None
     if corpus is None:
-        name = PAIRS[experiment.pair].corpus
-        why = f"qknorm data get {name} --to {data / name}"
-        state = RECORDED if recorded and not weights else NO_TEXT
-        return Task(experiment, recipe, "", Run(runs / experiment.name), state, why)
+        task = Task(experiment, recipe, "", Run(runs / experiment.name), RECORDED)
+        if weights or not recorded:
+            name = PAIRS[experiment.pair].corpus
+            task.state, task.why = NO_TEXT, f"qknorm data get {name} --to {data / name}"
+        return task
     key = experiment_hash(recipe, corpus)
     run = find_run(runs, experiment, key)
     finished = run.exists and run.scores() is not None and run.best_file.is_file()
@@ -60,7 +62,7 @@ def make_task(experiment: Experiment, data: Path, runs: Path, results: Path, wei
         state = FINISHED
     else:
         state = UNFINISHED if run.exists else NEW
-    return Task(experiment, recipe, key, run, state)
+    return Task(experiment, recipe, key, run, state, corpus)
 
 
 def find_run(runs: Path, experiment: Experiment, key: str) -> Run:
