@@ -77,6 +77,13 @@ def test_what_no_font_has_is_said(monkeypatch):
     assert "中文" in sentence and "boxes stand for them" in sentence
 
 
+def test_a_grid_says_its_kind_or_the_title_it_is_given():
+    seen = a_map(["a", "b"], ["c"])
+    figure = draw([Grid(seen, [0], [0]), Grid(seen, [0], [0], ("QKNorm", "layer 1"))])
+    shown = [text.get_text() for text in figure.texts]
+    assert shown == [*TITLES["cross"], "QKNorm", "layer 1"]
+
+
 def test_a_font_that_has_the_rest_is_found(monkeypatch):
     monkeypatch.setattr(fonts, "_installed", lambda: {"First": "1", "Idle": "2", "Second": "3"})
     have = {"1": {ord("a")}, "2": {ord("b")}, "3": {ord("中")}}

@@ -31,6 +31,7 @@ TITLES: dict[Kind, tuple[str, str]] = {
 }
 INK = "#1a1a1a"
 FAINT = "#6b6b6b"
+EDGE = "#9a9a9a"
 COLOURS = LinearSegmentedColormap.from_list(
     "attention", ["#ffffff", "#d3e3f3", "#8fbbdc", "#3f82bd", "#174a86", "#07204a"]
 )
@@ -56,6 +57,8 @@ class Grid:
     seen: AttentionMap
     layers: Sequence[int]
     heads: Sequence[int]
+    title: tuple[str, str] | None = None
+    """What stands above it, and in smaller print after that; None for what its kind says."""
 
     @property
     def panels(self) -> list[list[tuple[int, int]]]:
@@ -128,7 +131,7 @@ class _Block:
         """Draw it with its upper edge at this height of the figure."""
         width, height = figure.get_size_inches()
         seen, (w, h) = self.grid.seen, self.panel
-        name, meaning = TITLES[seen.kind]
+        name, meaning = self.grid.title or TITLES[seen.kind]
         left, line = 0.12 / width, (top - 0.24) / height
         figure.text(left, line, name, size=9, weight="bold", color=INK)
         figure.text(left + 0.75 / width, line, meaning, size=7, color=FAINT)
@@ -156,7 +159,7 @@ class _Block:
         if mostly_right_to_left(seen.columns):
             axes.invert_xaxis()
         for side in axes.spines.values():
-            side.set(linewidth=0.4, color="#9a9a9a")
+            side.set(linewidth=0.4, color=EDGE)
         every = max(1, math.ceil(READABLE / self.cell))
         axes.set_xticks(range(0, S, every) if bottom else [])
         axes.set_yticks(range(0, T, every) if named else [])
@@ -180,7 +183,7 @@ def _scale(figure: Figure, left: float) -> None:
     bar = figure.colorbar(shown, cax=axes, orientation="horizontal", ticks=[0, 0.1, 0.25, 0.5, 1])
     bar.ax.set_xticklabels(["0", "0.1", "0.25", "0.5", "1"], size=6.5)
     bar.ax.tick_params(length=2, pad=1.5, colors=FAINT)
-    bar.outline.set(linewidth=0.4, edgecolor="#9a9a9a")
+    bar.outline.set(linewidth=0.4, edgecolor=EDGE)
     bar.ax.text(1.04, 0.5, "weight", transform=axes.transAxes, size=6.5, va="center", color=FAINT)
 
 

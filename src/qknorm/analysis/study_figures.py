@@ -9,7 +9,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from qknorm.analysis.heatmaps import FAINT, INK
+from qknorm.analysis.heatmaps import EDGE, FAINT, INK
 from qknorm.analysis.study import HeadStudy
 from qknorm.analysis.weights import KINDS
 
@@ -19,7 +19,7 @@ STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": "#9a9a9a",
+    "axes.edgecolor": EDGE,
     "axes.labelcolor": INK,
     "text.color": INK,
     "xtick.color": FAINT,

@@ -195,7 +195,8 @@ def _figure(summary: dict[str, Any]) -> list[str]:
     return [
         f"![{summary['title']}]({image['file']})",
         f"Layer {image['layer']} of the encoder, heads {heads}, on “{image['sentence']}” Above, scaled dot "
-        "product; below, QKNorm. The layer and the heads were fixed beforehand, not picked by how they look.",
+        "product; below, QKNorm. The layer and the heads were fixed beforehand, not picked by how they look. "
+        "Colours follow the square root of the weight, so that what is spread thin can still be seen.",
         "Mean entropy of a row of weights, in nats (higher is more diffuse; "
         f"evenly spread over this sentence it would be {image['uniform']:.2f}):",
         table(["", *shown, "all heads of the encoder"], rows),
