@@ -11,6 +11,7 @@ from qknorm.analysis.heatmaps import save
 from qknorm.analysis.study import FIGURES, HeadStudy
 from qknorm.analysis.study_figures import importance_figure, map_figure, measures_figure
 from qknorm.data import write_atomic
+from qknorm.markdown import bullets, table
 
 Rows = list[list[str]]
 FORMS = {"entropy": ".3f", "distance": ".2f", "apart": ".3f", "importance": "+.4f"}
@@ -53,7 +54,7 @@ def page(studies: Sequence[HeadStudy], compared: Sequence[Contrast]) -> str:
     if len(studies) == 2:
         parts += [
             "## The two runs compared",
-            _markdown(*contrast_rows(studies, compared)),
+            table(*contrast_rows(studies, compared)),
             f"p is of a two-sided permutation test of the means ({SHUFFLES:,} shuffles), Holm's after "
             f"correction for all {len(compared)} comparisons; “first larger” is the chance that a head of "
             "the first run has the larger value (Mann–Whitney's U / nm). Heads are taken as exchangeable. "
@@ -73,9 +74,9 @@ def page(studies: Sequence[HeadStudy], compared: Sequence[Contrast]) -> str:
         parts += ["## Which heads are needed", "![the rise of the loss without each head](importance.png)"]
         parts += ["How much the loss on this text rises when one head's output is set to zero."]
     for study in studies:
-        parts += [f"## Modules of {study.run}", _markdown(*module_rows(study))]
-        parts += [f"## Heads of {study.run}", _markdown(*head_rows(study))]
-    parts += ["## What the columns say", "\n".join(f"- {name}: {says}" for name, says in FIGURES.items())]
+        parts += [f"## Modules of {study.run}", table(*module_rows(study))]
+        parts += [f"## Heads of {study.run}", table(*head_rows(study))]
+    parts += ["## What the columns say", bullets(f"{name}: {says}" for name, says in FIGURES.items())]
     return "\n\n".join(parts) + "\n"
 
 
@@ -143,12 +144,3 @@ def _table(title: str, columns: list[str], rows: Rows) -> str:
         for row in shown
     ]
     return "\n".join([title, "", *lines, ""])
-
-
-def _markdown(columns: list[str], rows: Rows) -> str:
-    lines = ["| " + " | ".join(map(_cell, row)) + " |" for row in [columns, *rows]]
-    return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:]])
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from qknorm.markdown import bullets, table
 from qknorm.paper.experiments import PAIRS, TARGETS
-from qknorm.paper.page import CHOSEN, cost, diffuse, group_title, number, p_values, table, verdict
+from qknorm.paper.page import CHOSEN, cost, diffuse, group_title, number, p_values, verdict
 from qknorm.paper.summary import read_summary
 
 HEAD = """\
@@ -84,5 +85,5 @@ def _others(results: Path) -> list[str]:
     for page in sorted(results.glob("*.md")):
         if page.name not in own:
             title = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
-            lines.append(f"- [{title}]({page.name})")
-    return ["## Other measurements", "\n".join(lines)] if lines else []
+            lines.append(f"[{title}]({page.name})")
+    return ["## Other measurements", bullets(lines)] if lines else []

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from qknorm.markdown import bullets, table
 from qknorm.paper.experiments import PAIRS
 from qknorm.scoring.render import LABELS
 
@@ -115,9 +116,9 @@ def verdict(group: dict[str, Any]) -> list[str]:
     """What of the paper holds here and what does not."""
     parts = []
     if group["holds"]:
-        parts.append("What holds here:\n\n" + _list(group["holds"]))
+        parts.append("What holds here:\n\n" + bullets(group["holds"]))
     if group["fails"]:
-        parts.append("What does not:\n\n" + _list(group["fails"]))
+        parts.append("What does not:\n\n" + bullets(group["fails"]))
     if group["orderings"] > 1:
         parts.append(
             f"Of the {group['orderings']} pairwise orderings of the paper among the rows run, "
@@ -148,7 +149,7 @@ def not_run(rows: Sequence[dict[str, Any]]) -> list[str]:
             else f"the corpus is not at hand; get it with `{these[0]['get']}`, then "
         )
         lines.append(f"{PAIRS[pair].arrow}, {named}: {get}`{command}`")
-    return ["Not run, and what to do for it:\n\n" + _list(lines)] if lines else []
+    return ["Not run, and what to do for it:\n\n" + bullets(lines)] if lines else []
 
 
 def _reading(summary: dict[str, Any], done: Sequence[dict[str, Any]]) -> str:
@@ -181,7 +182,7 @@ def _behind(done: Sequence[dict[str, Any]]) -> str:
     tested = dict.fromkeys(test["signature"] for row in done for test in row["tests"])
     lines = [f"`{signature}`" for signature in (*signatures, *tested)]
     return (
-        table(["pair", "row", "runs", "experiment", "command"], body) + "\n\nSignatures:\n\n" + _list(lines)
+        table(["pair", "row", "runs", "experiment", "command"], body) + "\n\nSignatures:\n\n" + bullets(lines)
     )
 
 
@@ -225,13 +226,6 @@ def cost(rows: Sequence[dict[str, Any]]) -> str:
     return " and ".join(f"{took:.1f} minutes of {device}" for device, took in minutes.items())
 
 
-def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in body]
-    return "\n".join(lines)
-
-
 def number(value: float | None, form: str = ".2f") -> str:
     """A figure, or a dash where there is none."""
     return "–" if value is None else format(value, form)
@@ -240,7 +234,3 @@ def number(value: float | None, form: str = ".2f") -> str:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
-
-
-def _list(lines: Iterable[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines)
