@@ -23,6 +23,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(skip)
 
 
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory):
+    """A QKNorm run and a baseline on the same text, trained in seconds; tests must not change them."""
+    from support.tiny import train_both  # here: tests of the layers need torch alone
+
+    return train_both(tmp_path_factory.mktemp("runs"))
+
+
 @pytest.fixture
 def corpora() -> Path:
     """The folder of real corpora that ``QKNORM_DATA`` names, for tests marked ``data``."""

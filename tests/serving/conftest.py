@@ -1,4 +1,4 @@
-"""What the tests of this room share: two small runs, trained in seconds, and ways to serve them."""
+"""What the tests of this room share: ways to serve the two small runs."""
 
 from __future__ import annotations
 
@@ -10,27 +10,15 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from qknorm.progress import Progress
 from qknorm.serving import Limits, Served, create_app, load_served
-from qknorm.training import train
-from support.tiny import tiny_recipe, write_corpus
 
 Serve = Callable[..., TestClient]
 
 
 @pytest.fixture(scope="session")
-def runs(tmp_path_factory) -> list[Path]:
-    """A QKNorm run of two layers and a baseline of one, on the same text; tests must not change them."""
-    folder = tmp_path_factory.mktemp("serving")
-    corpus = write_corpus(folder / "corpus", train=120, dev=12, test=12)
-    longer = ["training.max_epochs=2", "training.epoch_batches=20", "subwords.operations=12"]
-    for name, overrides in (
-        ("qknorm", ["model.encoder_layers=2", "model.decoder_layers=2"]),
-        ("baseline", ["model.qk_norm=null", "model.norm=scale"]),
-    ):
-        recipe = tiny_recipe(corpus, *longer, *overrides)
-        train(recipe, folder / name, device="cpu", progress=Progress(quiet=True), cache=folder)
-    return [folder / "qknorm", folder / "baseline"]
+def runs(runs) -> list[Path]:
+    """The folders of the two runs."""
+    return [run.path for run in runs]
 
 
 @pytest.fixture(scope="session")

@@ -41,6 +41,7 @@ JSON = {"content-type": "application/json"}
         (b'{"text": "gato", "model": "other"}', 404, "there is: qknorm, baseline"),
         (b'{"text": "gato", "model": "../qknorm"}', 404, "there is: qknorm, baseline"),
         (b'{"text": "gato", "file": "/etc/passwd"}', 422, "the fields are text, model, beam, nbest"),
+        (b'{"text": "gato", "\\ud83d": 1}', 422, "the fields are text, model, beam, nbest"),
         (b'{"text": "gato\\ncasa"}', 422, "Sentence 1 has a line break"),
         (b'{"text": ["casa", "gato\\u0000"]}', 422, "Sentence 2 has a NUL"),
         (b'{"text": "\\ud83d"}', 422, "surrogate"),

@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from qknorm.config import Recipe, make_recipe
+from qknorm.progress import Progress
+from qknorm.run import Run
+from qknorm.training import train
 
 WORDS = ["ano", "bico", "casa", "dente", "ela", "fume", "gato", "home"]
 THEIRS = ["year", "peak", "house", "tooth", "she", "smoke", "cat", "man"]
@@ -50,3 +53,16 @@ def tiny_recipe(folder: Path, *overrides: str) -> Recipe:
         "decoding": {"beam": 2, "max_extra": 4},
     }
     return make_recipe(values, overrides)
+
+
+def train_both(folder: Path) -> tuple[Run, Run]:
+    """A QKNorm run of two layers and a baseline of one on the same text, in folder/qknorm and /baseline."""
+    corpus = write_corpus(folder / "corpus", train=120, dev=12, test=12)
+    longer = ["training.max_epochs=2", "training.epoch_batches=20", "subwords.operations=12"]
+    deeper = tiny_recipe(corpus, *longer, "model.encoder_layers=2", "model.decoder_layers=2")
+    baseline = tiny_recipe(corpus, *longer, "model.qk_norm=null", "model.norm=scale")
+    options = {"device": "cpu", "progress": Progress(quiet=True), "cache": folder}
+    return (
+        train(deeper, folder / "qknorm", **options).run,
+        train(baseline, folder / "baseline", **options).run,
+    )

@@ -151,7 +151,8 @@ def measure(lines: list[str], served: Served, limits: Limits) -> list[int]:
 
 def _sentences(error: ValidationError) -> str:
     """What pydantic found wrong; the value itself is not repeated."""
-    faults = {str(fault["loc"][0]): fault for fault in reversed(error.errors(include_url=False))}
+    found = reversed(error.errors(include_url=False))
+    faults = {str(fault["loc"][0]) if fault["loc"] else "": fault for fault in found}  # "": a name not text
     known = TranslateRequest.model_fields
     said = []
     for name, fault in reversed(faults.items()):
