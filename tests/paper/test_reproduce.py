@@ -216,7 +216,7 @@ def test_stopped_it_goes_on(home, trained, monkeypatch):
     ended = reproduce(asked)
     assert not ended.interrupted and len(trained) == 3 and trained[0] == trained[1]
     assert rows_of(home, "table2")[0]["seeds"] == [1, 2, 3]
-    assert Record(home / "results" / "runs" / trained[0]).about["updates"] == 50
+    assert Record(home / "results" / "runs" / trained[0]).about["updates"] == 36
 
 
 def test_packed_text_is_the_same_text(home, trained):
