@@ -24,8 +24,8 @@ from qknorm.data import Subwords
 from qknorm.errors import UserError
 from qknorm.ids import BOS, EOS
 from qknorm.model import Transformer
-from qknorm.translation.batches import by_length, pad
-from qknorm.translation.ensemble import Ensemble, check_ids, check_pairs
+from qknorm.translation.batches import pad, pairs_by_length
+from qknorm.translation.ensemble import Ensemble, check_pairs
 from qknorm.translation.translator import Translator
 
 START, END = "<s>", "</s>"
@@ -165,15 +165,13 @@ def pair_attention(
         batch_tokens: bound on memory: sentences × longest (source + target) of a batch.
     """
     ensemble = Ensemble(model)
-    check_pairs(sources, targets)
-    check_ids("source", sources, ensemble.vocab_size)
-    check_ids("target", targets, ensemble.vocab_size)
+    check_pairs(sources, targets, ensemble.vocab_size)
     if not all(map(len, sources)):
         raise ValueError("an empty source has no attention maps")
     found: list[SentenceAttention | None] = [None] * len(sources)
     lengths = [(len(s) + 1, len(t) + 1) for s, t in zip(sources, targets, strict=True)]
     with ensemble.evaluating():
-        for batch in by_length(lengths, lambda count, longest: count * sum(longest), batch_tokens):
+        for batch in pairs_by_length(lengths, batch_tokens):
             source = pad([[*sources[i], EOS] for i in batch], ensemble.device)
             target = pad([[BOS, *targets[i]] for i in batch], ensemble.device)
             weights = {

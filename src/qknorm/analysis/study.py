@@ -25,7 +25,7 @@ from qknorm.ids import BOS, EOS, PAD
 from qknorm.model import Transformer
 from qknorm.nn import attention_modules
 from qknorm.progress import Progress
-from qknorm.translation.batches import by_length, pad
+from qknorm.translation.batches import pad, pairs_by_length
 from qknorm.translation.ensemble import Ensemble
 from qknorm.translation.logits import largest_logits
 
@@ -192,7 +192,7 @@ def _sums(
     lengths = [(len(s) + 1, len(t) + 1) for s, t in zip(sources, targets, strict=True)]
     sums, done = _Sums(), 0
     with ensemble.evaluating(), progress.bar("watching heads", len(sources)) as bar:
-        for batch in by_length(lengths, lambda count, longest: count * sum(longest), batch_tokens):
+        for batch in pairs_by_length(lengths, batch_tokens):
             source = pad([[*sources[i], EOS] for i in batch], ensemble.device)
             target = pad([[BOS, *targets[i]] for i in batch], ensemble.device)
             weights = batch_weights(model, source, target)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from qknorm.ids import BOS, EOS
 from qknorm.model import Transformer
-from qknorm.translation.batches import by_length, pad
-from qknorm.translation.ensemble import Ensemble, check_ids, check_pairs
+from qknorm.translation.batches import pad, pairs_by_length
+from qknorm.translation.ensemble import Ensemble, check_pairs
 
 
 def cross_attention(
@@ -36,15 +36,13 @@ def cross_attention(
         batch_tokens: bound on memory: sentences × longest (source + target) of a batch.
     """
     ensemble = Ensemble(model)
-    check_pairs(sources, targets)
-    check_ids("source", sources, ensemble.vocab_size)
-    check_ids("target", targets, ensemble.vocab_size)
+    check_pairs(sources, targets, ensemble.vocab_size)
     heads = (model.settings.decoder_layers, model.settings.heads)
     found = [torch.zeros(*heads, 0, 0) for _ in sources]
     asked = [i for i, source in enumerate(sources) if source]
     lengths = [(len(sources[i]) + 1, len(targets[i]) + 1) for i in asked]
     with ensemble.evaluating():
-        for batch in by_length(lengths, lambda count, longest: count * sum(longest), batch_tokens):
+        for batch in pairs_by_length(lengths, batch_tokens):
             members = [asked[j] for j in batch]
             weights = _batch_attention(
                 model,

@@ -37,6 +37,11 @@ def by_length(
     return batches
 
 
+def pairs_by_length(lengths: Sequence[tuple[int, int]], batch_tokens: int) -> list[list[int]]:
+    """Batches of pairs by the lengths of both sides; sentences × longest (source + target) is bounded."""
+    return by_length(lengths, lambda count, longest: count * sum(longest), batch_tokens)
+
+
 def pad(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
     """Rows of ids as one (rows, longest) tensor, PAD at the end of the shorter ones."""
     longest = max(map(len, rows))

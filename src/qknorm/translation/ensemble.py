@@ -89,7 +89,9 @@ def check_ids(name: str, sentences: Sequence[Sequence[int]], vocab_size: int) ->
             )
 
 
-def check_pairs(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> None:
-    """Refuse a different number of sources and targets."""
+def check_pairs(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], vocab_size: int) -> None:
+    """Refuse a different number of sources and targets, and what ``check_ids`` refuses of either."""
     if len(sources) != len(targets):
         raise ValueError(f"there must be one target per source, not {len(targets)} for {len(sources)}")
+    check_ids("source", sources, vocab_size)
+    check_ids("target", targets, vocab_size)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from qknorm.ids import BOS, EOS
 from qknorm.model import Transformer
-from qknorm.translation.batches import by_length, pad
-from qknorm.translation.ensemble import Ensemble, check_ids, check_pairs, widen
+from qknorm.translation.batches import pad, pairs_by_length
+from qknorm.translation.ensemble import Ensemble, check_pairs, widen
 
 ROWS = 1024
 """Positions whose logits are computed at a time."""
@@ -50,15 +50,13 @@ def force_score(
         batch_tokens: bound on memory: sentences × longest (source + target) of a batch.
     """
     ensemble = Ensemble(models)
-    check_pairs(sources, targets)
-    check_ids("source", sources, ensemble.vocab_size)
-    check_ids("target", targets, ensemble.vocab_size)
+    check_pairs(sources, targets, ensemble.vocab_size)
     scores = [ForcedScore(0.0, []) for _ in sources]
     asked = [i for i, pair in enumerate(zip(sources, targets, strict=True)) if any(pair)]
     lengths = [(len(targets[i]) + 1, len(sources[i]) + 1) for i in asked]
     batches: list[tuple[list[int], Tensor]] = []
     with ensemble.evaluating():
-        for batch in by_length(lengths, lambda count, longest: count * sum(longest), batch_tokens):
+        for batch in pairs_by_length(lengths, batch_tokens):
             members = [asked[j] for j in batch]
             source = pad([[*sources[i], EOS] for i in members], ensemble.device)
             target = pad([[BOS, *targets[i], EOS] for i in members], ensemble.device)

@@ -11,8 +11,8 @@ from torch import Tensor
 from qknorm.ids import BOS, EOS
 from qknorm.model import Transformer
 from qknorm.nn import Packing, observe
-from qknorm.translation.batches import by_length, send
-from qknorm.translation.ensemble import Ensemble, check_ids, check_pairs
+from qknorm.translation.batches import pairs_by_length, send
+from qknorm.translation.ensemble import Ensemble, check_pairs
 
 
 def largest_logits(
@@ -31,12 +31,10 @@ def largest_logits(
         batch_tokens: bound on memory: sentences × longest (source + target) of a batch.
     """
     ensemble = Ensemble(model)
-    check_pairs(sources, targets)
-    check_ids("source", sources, ensemble.vocab_size)
-    check_ids("target", targets, ensemble.vocab_size)
+    check_pairs(sources, targets, ensemble.vocab_size)
     lengths = [(len(s) + 1, len(t) + 1) for s, t in zip(sources, targets, strict=True)]
     with ensemble.evaluating(), observe(model) as seen:
-        for batch in by_length(lengths, lambda count, longest: count * sum(longest), batch_tokens):
+        for batch in pairs_by_length(lengths, batch_tokens):
             # Packed and not padded: what stands at padding has logits too, and they are nobody's.
             source, source_packing = _packed([[*sources[i], EOS] for i in batch], ensemble.device)
             target, target_packing = _packed([[BOS, *targets[i]] for i in batch], ensemble.device)
