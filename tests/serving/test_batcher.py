@@ -51,6 +51,16 @@ def run(scenario, **limits):
     return work, metrics
 
 
+async def held_up(batcher, work):
+    """A job that is being translated until ``work.go`` is set."""
+    work.go.clear()
+    first = job("first")
+    batcher.submit([first])
+    while not work.batches:
+        await asyncio.sleep(0.001)
+    return first
+
+
 def test_what_arrives_together_is_translated_together():
     async def scenario(batcher, work):
         jobs = [job(f"line {i}") for i in range(5)]
@@ -67,11 +77,7 @@ def test_what_arrives_together_is_translated_together():
 
 def test_what_arrives_meanwhile_is_the_next_batch():
     async def scenario(batcher, work):
-        work.go.clear()
-        first = job("first")
-        batcher.submit([first])
-        while not work.batches:
-            await asyncio.sleep(0.001)
+        first = await held_up(batcher, work)
         later = [job("second"), job("third")]
         batcher.submit(later)
         assert batcher.queued == 2
@@ -119,11 +125,7 @@ def test_only_jobs_of_one_kind_are_translated_together():
 
 def test_the_queue_is_bounded():
     async def scenario(batcher, work):
-        work.go.clear()
-        first = job("first")
-        batcher.submit([first])
-        while not work.batches:
-            await asyncio.sleep(0.001)
+        first = await held_up(batcher, work)
         waiting = [job("a"), job("b"), job("c")]
         batcher.submit(waiting)
         with pytest.raises(OverloadedError) as refused:
@@ -140,10 +142,7 @@ def test_the_queue_is_bounded():
 
 def test_dropped_jobs_are_not_translated_and_make_room():
     async def scenario(batcher, work):
-        work.go.clear()
-        batcher.submit([first := job("first")])
-        while not work.batches:
-            await asyncio.sleep(0.001)
+        first = await held_up(batcher, work)
         gone, stays = [job("gone"), job("gone too")], job("stays")
         batcher.submit([*gone, stays])
         batcher.drop(gone)

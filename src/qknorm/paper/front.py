@@ -35,8 +35,8 @@ def _cost(summaries: list[dict[str, Any]]) -> str:
     done = [row for group in groups for row in group["rows"] if row["status"] == "done"]
     if not done:
         return "No run has been recorded yet."
-    number = len({name for row in done for name in row["runs"]})
-    return f"Runs recorded: {number}, which took {cost(done)}."
+    count = len({name for row in done for name in row["runs"]})
+    return f"Runs recorded: {count}, which took {cost(done)}."
 
 
 def _target(summary: dict[str, Any]) -> list[str]:

@@ -36,7 +36,7 @@ class Wish:
     kind: str = "paper"
     overrides: tuple[str, ...] = ()
     data: Path = Path("data")
-    runs: Path = Path("runs")
+    runs: Path = Path("runs/paper")
     results: Path = Path("results")
     jobs: int = 1
     device: str | None = None
