@@ -87,7 +87,7 @@ def test_typing_is_translated_at_the_pause(visit, models):
     page = visit()
     page.select_option("#run-2", "")
     asked = []
-    page.on("request", lambda request: asked.append(request.url) if "/translate" in request.url else None)
+    page.on("request", lambda request: asked.append(request) if "/translate" in request.url else None)
     page.get_by_label("Text").press_sequentially(TEXT, delay=15)
     page.wait_for_selector(".nbest")
     found = next(models[0].translator.stream([TEXT], nbest=2))
@@ -97,6 +97,10 @@ def test_typing_is_translated_at_the_pause(visit, models):
     assert shown == pytest.approx([each.score for each in found], abs=6e-4)
     assert page.get_by_role("status").inner_text() == "Translated."
     assert len(asked) < 4  # not one for each of the 13 keys
+    assert asked[-1].post_data_json["beam"] is None, "the run's own"
+    page.get_by_label("Translations shown").select_option("3")
+    page.wait_for_selector(".nbest li:nth-child(3)")
+    assert asked[-1].post_data_json["beam"] == asked[-1].post_data_json["nbest"] == 3
     page.get_by_label("Text").fill("")
     page.wait_for_selector(".nbest", state="detached")
 

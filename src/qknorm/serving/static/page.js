@@ -44,13 +44,9 @@ async function ask(path, options = {}) {
 }
 
 function translateWith(panel, lines, signal) {
-  const body = {
-    text: lines,
-    model: panel.model.name,
-    nbest: Number(nbest.value),
-    beam: Math.max(panel.model.beam, Number(nbest.value)),
-    attention: true,
-  };
+  const wanted = Number(nbest.value);
+  const beam = wanted > panel.model.beam ? wanted : null; // null: the run's own, which no limit holds for
+  const body = { text: lines, model: panel.model.name, nbest: wanted, beam, attention: true };
   const headers = { "Content-Type": "application/json" };
   return ask("/translate", { method: "POST", headers, body: JSON.stringify(body), signal });
 }
