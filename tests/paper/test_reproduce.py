@@ -248,12 +248,13 @@ def test_one_training_under_two_names_is_trained_once(home, trained, monkeypatch
 
 
 def test_a_failure_leaves_what_was_kept(home, monkeypatch):
-    """A recorded row that is trained again, here because its recipe has changed, and fails."""
+    """A recorded row that is trained again, here because its text has changed, and fails."""
     asked = wish(home, "table2", ["en-vi"], seeds=[1])
     kept = find_record(asked.results, experiment(asked.targets[0].rows[1], "fast", 1, TINY))
     before = (kept.folder / "record.json").read_bytes()
-    folder = home / "data" / "iwslt15-en-vi"
-    (folder / "dev.en").write_text("ano\n" * 8)
+    dev = home / "data" / "iwslt15-en-vi" / "dev.en"
+    text = dev.read_text()
+    dev.write_text("ano\n" * 8)
 
     def failing(*_, **__):
         raise UserError("It diverged.")
@@ -267,6 +268,10 @@ def test_a_failure_leaves_what_was_kept(home, monkeypatch):
     page = (home / "results" / "table2.md").read_text()
     assert "QKNorm + LayerNorm, seed 1: failed. It diverged." in page
     assert "Nguyen and Salazar (2019), QKNorm + LayerNorm: `qknorm reproduce table2 --pairs en-vi" in page
+    dev.write_text(text)
+    reproduce(asked)
+    (_, row) = rows_of(home, "table2")
+    assert (row["status"], row["failures"], row["stale"]) == ("done", [], [])
 
 
 def test_a_run_that_no_longer_counts_is_told_beside_one_that_does(home):

@@ -159,6 +159,11 @@ def keep_failure(results: Path, experiment: Experiment, run: Run, why: str) -> N
     write_atomic(folder / "failed.json", json.dumps(told, indent=2) + "\n")
 
 
+def forget_failure(results: Path, experiment: Experiment) -> None:
+    """What is kept is all that is asked for, so that a later training that failed no longer matters."""
+    (results / RUNS / experiment.name / "failed.json").unlink(missing_ok=True)
+
+
 def _identity(experiment: Experiment) -> dict[str, Any]:
     return {
         "pair": experiment.pair,

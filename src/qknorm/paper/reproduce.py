@@ -18,7 +18,7 @@ from qknorm.paper.figure import draw_heads
 from qknorm.paper.front import render_front
 from qknorm.paper.page import render_page
 from qknorm.paper.plan import Experiment, experiment, wanted_rows
-from qknorm.paper.records import keep, keep_failure
+from qknorm.paper.records import forget_failure, keep, keep_failure
 from qknorm.paper.runner import train_in_turn, train_side_by_side
 from qknorm.paper.summary import Group, Summary, read_summary
 from qknorm.paper.tasks import Task, make_task
@@ -72,6 +72,8 @@ def reproduce(wish: Wish) -> Reproduced:
     for task in tasks:
         if task.state == states.FINISHED:
             _keep(task, wish)
+        elif task.state == states.RECORDED:
+            forget_failure(wish.results, task.experiment)
     write_pages(wish)
 
     def report(task: Task) -> None:
