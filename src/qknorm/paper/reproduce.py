@@ -18,7 +18,7 @@ from qknorm.paper.figure import draw_heads
 from qknorm.paper.front import render_front
 from qknorm.paper.page import render_page
 from qknorm.paper.plan import Experiment, experiment, wanted_rows
-from qknorm.paper.records import forget_failure, keep, keep_failure
+from qknorm.paper.records import RUNS, Record, forget_failure, keep, keep_failure
 from qknorm.paper.runner import train_in_turn, train_side_by_side
 from qknorm.paper.summary import Group, Summary, read_summary
 from qknorm.paper.tasks import Task, make_task
@@ -216,5 +216,9 @@ def _draw(tasks: Sequence[Task], wish: Wish) -> None:
         return
     runs = {row.label: Run(task.run.path) for row, task in zip(FIGURE1.rows, shown, strict=True)}
     image = draw_heads(runs, wish.results / "figure1")
-    image |= {"runs": [task.name for task in shown], "experiments": [task.hash for task in shown]}
+    kept = [Record(wish.results / RUNS / task.name) for task in shown]
+    image |= {
+        "runs": [each.name for each in kept],
+        "experiments": [each.about["experiment"] for each in kept],
+    }
     write_pages(wish, image)
