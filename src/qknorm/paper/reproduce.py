@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from qknorm.data import write_atomic
 from qknorm.errors import UserError
 from qknorm.paper import tasks as states
+from qknorm.paper.board import Board
 from qknorm.paper.experiments import FIGURE1, TARGETS, Target
 from qknorm.paper.figure import draw_heads
 from qknorm.paper.front import render_front
@@ -113,43 +113,6 @@ def write_pages(wish: Wish, image: dict[str, Any] | None = None) -> None:
         write_atomic(file, json.dumps(built, indent=1, ensure_ascii=False) + "\n")
         write_atomic(file.with_suffix(".md"), render_page(built))
     write_atomic(wish.results / "README.md", render_front(wish.results))
-
-
-class Board:
-    """Where everything stands: a table on a terminal, a line for each change in a log."""
-
-    def __init__(self, tasks: Sequence[Task], progress: Progress) -> None:
-        self.tasks, self.progress = tasks, progress
-
-    def show(self) -> None:
-        if self.progress.console.is_terminal:
-            self._show_table()
-            return
-        for task in self.tasks:
-            self._line(task)
-
-    def changed(self, task: Task) -> None:
-        self._line(task)
-        if task.state != states.TRAINING and self.progress.console.is_terminal:
-            self._show_table()
-
-    def _line(self, task: Task) -> None:
-        done = sum(each.state == states.RECORDED for each in self.tasks)
-        about = f" ({task.why})" if task.why else ""
-        self.progress.note(f"[{done}/{len(self.tasks)}] {task.name}: {task.state}{about}")
-
-    def _show_table(self) -> None:
-        from rich import box
-        from rich.table import Table
-
-        counts = Counter(task.state for task in self.tasks)
-        title = ", ".join(f"{number} {state}" for state, number in counts.items())
-        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-        for column in ("run", "state", ""):
-            table.add_column(column)
-        for task in self.tasks:
-            table.add_row(task.name, task.state, task.why.partition("\n")[0])
-        self.progress.console.print(table)
 
 
 def _experiments(targets: Iterable[Target], wish: Wish) -> list[Experiment]:
