@@ -22,7 +22,7 @@ from qknorm.nn.residual_kernels import (
 )
 
 MOST = 2**31 - 1
-"""Values in a tensor: the kernels count in 32 bits."""
+"""Values in a tensor: kernels other than those of plain sums count in 32 bits."""
 
 
 class Shape(NamedTuple):
@@ -55,6 +55,7 @@ def fused_join_norm(
 
     ``shift`` None is ScaleNorm.
     """
+    _check(x)
     x, y = x.contiguous(), None if y is None else y.contiguous()
     R, E = x.shape
     z = x.new_empty(0) if y is None else torch.empty_like(x)
@@ -115,6 +116,7 @@ def fused_join_norm_backward(
 @triton_op("qknorm::relu_dropout", mutates_args={})
 def fused_relu_dropout(u: Tensor, bias: Tensor | None, seed: Tensor | None, dropout_p: float) -> Tensor:
     """dropout(relu(u + bias))."""
+    _check(u)
     R, E = u.shape
     u = u.contiguous()
     v = torch.empty_like(u)
@@ -162,14 +164,12 @@ def column_sums(x: Tensor, out: Tensor | None = None) -> Tensor:
 
 def _whole_rows(name: str, x: Tensor) -> tuple[int, int, int, int]:
     """Rows of a tile, their width, rounds and warps."""
-    _check(x)
     shape, width = SHAPES[name], triton.next_power_of_2(x.size(1))
     return max(1, shape.values // width), width, shape.rounds, shape.warps
 
 
 def _tiles(name: str, x: Tensor) -> tuple[tuple[int, int], int, int, int, int]:
     """The grid of programs, and rows, columns, rounds and warps of each."""
-    _check(x)
     shape = SHAPES[name]
     rows = shape.values // shape.columns
     grid = triton.cdiv(x.size(0), rows * shape.rounds), triton.cdiv(x.size(1), shape.columns)
