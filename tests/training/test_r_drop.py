@@ -12,11 +12,15 @@ from qknorm.data import Batches
 from qknorm.data.sentences import EncodedPairs, Sentences
 from qknorm.ids import PAD
 from qknorm.model import ModelSettings, Transformer
+from qknorm.progress import Progress
+from qknorm.run import Run
+from qknorm.training import train
 from qknorm.training.averaging import Averaging
 from qknorm.training.captured import CapturedStep
 from qknorm.training.inputs import Room, padded_inputs
 from qknorm.training.loss import loss_over, written_out_loss
 from qknorm.training.step import Step
+from support.tiny import tiny_recipe, write_corpus
 
 CPU = torch.device("cpu")
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0, "ff_dropout": 0.0, "word_dropout": 0.0}
@@ -130,3 +134,18 @@ def test_dropout_makes_the_passes_differ():
     step.settings = TrainingSettings(r_drop=1e-9)
     alone, _ = step.loss(inputs)
     assert apart.item() > alone.item() * 1.01 and both.isfinite()
+
+
+def test_a_whole_run(tmp_path):
+    """It trains, validates and keeps its setting; loss and perplexity stay per target subword."""
+    corpus = write_corpus(tmp_path / "corpus", train=60)
+
+    def first_epoch(folder, *changes):
+        recipe = tiny_recipe(corpus, "training.max_epochs=1", *changes)
+        done = train(recipe, folder, device="cpu", progress=Progress(quiet=True), cache=tmp_path / "cache")
+        return done.run.history()[0]
+
+    once, twice = first_epoch(tmp_path / "once"), first_epoch(tmp_path / "twice", "training.r_drop=1.0")
+    assert twice["train_loss"] == pytest.approx(once["train_loss"], rel=0.1)
+    assert twice["train_perplexity"] == pytest.approx(once["train_perplexity"], rel=0.2)
+    assert Run.open(tmp_path / "twice").recipe().training.r_drop == 1.0
