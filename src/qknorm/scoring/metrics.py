@@ -4,14 +4,16 @@ A metric is built for one set of references, which sacrebleu counts once for any
 `force=True` only keeps sacrebleu from warning that the text looks tokenised: here that is known.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
+from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from qknorm.errors import UserError
+from qknorm.scoring.detokenizer import detokenize
 
 Kind = Literal["words", "raw"]
 """What the text is: whitespace-separated words as a tokeniser left them, or ordinary text."""
@@ -61,3 +63,18 @@ def chrf(references: Sequence[str]) -> CHRF:
 def ter(references: Sequence[str]) -> TER:
     """Translation edit rate, sacrebleu's default (tercom); lower is better."""
     return TER(references=[references])
+
+
+def measures(
+    kind: Kind, ter_too: bool, references: Sequence[str]
+) -> Iterator[tuple[str, Metric, Callable[[str], str]]]:
+    """Name, metric and what is done to a line before it is scored, in the order of printing."""
+    if kind == "words":
+        yield "bleu_tokenized", tokenized_bleu(references), str
+        yield "bleu_13a", tokenized_13a_bleu(references), str
+        yield "sacrebleu_detok", sacre_bleu([detokenize(line) for line in references]), detokenize
+    else:
+        yield "sacrebleu", sacre_bleu(references), str
+    yield "chrf", chrf(references), str
+    if ter_too:
+        yield "ter", ter(references), str

@@ -1,13 +1,11 @@
 """How good translations are: the paper's three BLEUs for tokenised text, SacreBLEU for raw, chrF and TER."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sacrebleu.metrics.base import Metric
-
 from qknorm.scoring import metrics
-from qknorm.scoring.detokenizer import detokenize
+from qknorm.scoring.counts import Texts, count
 from qknorm.scoring.lines import Text, check_same_length, read_lines, read_references
 from qknorm.scoring.metrics import MAIN, Kind
 
@@ -47,6 +45,7 @@ def score(hypotheses: Text, references: Text, kind: Kind = "words", ter: bool = 
 
     Words are what Python's `str.split` gives, as everywhere in sacrebleu. chrF and TER see the text as it is.
     `ter=False` leaves TER out: it takes four fifths of the time, and grows steeply with the length of a line.
+    With TER many sentences are shared out over processes, one a core; the figures are the same.
     """
     metrics.check_kind(kind)
     ours, theirs = _read_both(hypotheses, references)
@@ -58,14 +57,15 @@ def score_each(
     systems: Sequence[Sequence[str]], references: Sequence[str], kind: Kind, ter: bool
 ) -> list[Scores]:
     """The scores of several systems on the same sentences; the references are counted only once."""
-    measures = list(_measures(kind, ter, references))
+    counted = count(Texts(systems, references, kind, ter))
+    built = {name: metric for name, metric, _ in metrics.measures(kind, ter, references[:1])}
+    signatures = {name: str(metric.get_signature()) for name, metric in built.items()}
     scores = []
-    for hypotheses in systems:
-        figures, signatures = {}, {}
-        for name, metric, prepare in measures:
-            figures[name] = float(metric.corpus_score([prepare(line) for line in hypotheses], None).score)
-            signatures[name] = str(metric.get_signature())
-        scores.append(Scores(kind, len(hypotheses), figures, signatures))
+    for hypotheses, sums in zip(systems, counted, strict=True):
+        figures = {
+            name: float(metric._compute_score_from_stats(sums[name]).score) for name, metric in built.items()
+        }
+        scores.append(Scores(kind, len(hypotheses), figures, dict(signatures)))
     return scores
 
 
@@ -81,18 +81,3 @@ def _read_both(hypotheses: Text, references: Text) -> tuple[list[str], list[str]
     mine = read_lines(hypotheses, "hypotheses")
     check_same_length(mine, right)
     return mine.sentences, right.sentences
-
-
-def _measures(
-    kind: Kind, ter: bool, references: Sequence[str]
-) -> Iterator[tuple[str, Metric, Callable[[str], str]]]:
-    """Name, metric and what is done to a line before it is scored, in the order of printing."""
-    if kind == "words":
-        yield "bleu_tokenized", metrics.tokenized_bleu(references), str
-        yield "bleu_13a", metrics.tokenized_13a_bleu(references), str
-        yield "sacrebleu_detok", metrics.sacre_bleu([detokenize(line) for line in references]), detokenize
-    else:
-        yield "sacrebleu", metrics.sacre_bleu(references), str
-    yield "chrf", metrics.chrf(references), str
-    if ter:
-        yield "ter", metrics.ter(references), str
