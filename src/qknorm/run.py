@@ -105,19 +105,23 @@ class Run:
 
     def model(self, which: str = "best", device: torch.device | str = "cpu") -> Transformer:
         """The trained model, ``"best"`` or ``"last"``, in evaluation mode."""
+        model = build_model(self.recipe(), self.subwords())
+        self.load_weights(model, which)
+        return model.to(device).eval()
+
+    def load_weights(self, model: Transformer, which: str = "best") -> None:
+        """Copy the weights of the trained model, ``"best"`` or ``"last"``, into one of the same recipe."""
         file = {"best": self.best_file, "last": self.last_file}[which]
         if not file.exists():
             raise UserError(
                 f"{file} does not exist yet; training has not got so far. Go on with `qknorm train`."
             )
         tensors, _ = load_tensors(file)
-        model = build_model(self.recipe(), self.subwords())
         weights = {name.removeprefix(MODEL): t for name, t in tensors.items() if name.startswith(MODEL)}
         try:
             model.load_state_dict(weights)
         except RuntimeError as error:
             raise UserError(f"{file} does not fit {self.recipe_file}: {error}") from error
-        return model.to(device).eval()
 
     def history(self) -> list[dict[str, Any]]:
         """One row an epoch; a last line that a kill cut short is left out."""

@@ -44,3 +44,14 @@ def test_a_gpus_tensors_are_copied_before_save_returns(tmp_path):
     saver.wait()
     tensors, about = load_tensors(tmp_path / "a")
     assert about == {"number": 3} and tensors["w"].eq(3).all() and tensors["b"].eq(3).all()
+
+
+def test_one_file_can_be_waited_for(tmp_path):
+    saver, gone = Saver(True), tmp_path / "missing" / "b"
+    saver.save(tmp_path / "a", {"w": torch.ones(2)}, {})
+    saver.save(gone, {"w": torch.ones(2)}, {})
+    saver.wait(tmp_path / "a")
+    assert load_tensors(tmp_path / "a")[0]["w"].eq(1).all()
+    saver.wait(tmp_path / "c")  # nothing was asked of it
+    with pytest.raises(UserError, match="could not be written"):
+        saver.wait()

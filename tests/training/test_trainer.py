@@ -1,6 +1,7 @@
 """The training loop: it learns, goes on exactly after any interruption, and says what went wrong."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,11 +14,13 @@ from qknorm.config import load_recipe
 from qknorm.data import Batches
 from qknorm.errors import UserError
 from qknorm.progress import Progress
-from qknorm.run import Run
+from qknorm.run import Run, build_model
 from qknorm.tensors import load_tensors
 from qknorm.training import prepare, train
 from qknorm.training.averaging import Averaging
+from qknorm.training.finish import finish
 from qknorm.training.step import Step
+from qknorm.workers import Workers
 from support.tiny import tiny_recipe, write_corpus
 
 CHILD = """
@@ -30,7 +33,9 @@ from qknorm import tensors
 from qknorm.progress import Progress
 from qknorm.training import train
 from qknorm.training.averaging import Averaging
+from qknorm.training.finish import finish
 from qknorm.training.step import Step
+from qknorm.workers import Workers
 from support.tiny import tiny_recipe
 
 corpus, run, cache, kill = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
@@ -112,6 +117,22 @@ def test_a_run_folder_has_everything(finished, corpus):
     assert manifest["facts"]["L"] == run.recipe().model.length > 2
     model = run.model()
     assert not model.training and model.settings == run.recipe().model
+
+
+def test_the_end_is_told_of_the_best_weights_whatever_the_model_holds(finished, corpus, cache, tmp_path):
+    folder = Run(shutil.copytree(finished.run.path, tmp_path / "run"))
+    known = {split: folder.hypotheses_file(split).read_bytes() for split in ("dev", "test")}
+    for file in (folder.scores_file, folder.hypotheses_file("dev"), folder.hypotheses_file("test")):
+        file.unlink()
+    prepared = prepare(folder.recipe(), tmp_path, Progress(quiet=True), folder.subwords(), cache)
+    model = build_model(prepared.recipe, prepared.subwords)
+    workers = Workers(torch.device("cpu"))
+    scores = finish(folder, prepared, model, Progress(quiet=True), workers)
+    assert scores == finished.scores == folder.scores()
+    assert known == {split: folder.hypotheses_file(split).read_bytes() for split in ("dev", "test")}
+    folder.hypotheses_file("test").unlink()
+    assert finish(folder, prepared, model, Progress(quiet=True), workers) == scores
+    assert not folder.hypotheses_file("test").exists()
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_does_not(finished, corpus, cache, tmp_path):
@@ -231,8 +252,6 @@ def test_changed_text_is_refused(cache, tmp_path):
 
 @pytest.mark.parametrize("name", ["recipe.yaml", "subwords.json", "manifest.json", "last.safetensors"])
 def test_altered_files_are_refused(finished, tmp_path, corpus, cache, name):
-    import shutil
-
     run = tmp_path / "run"
     shutil.copytree(finished.run.path, run)
     file = run / name

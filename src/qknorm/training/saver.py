@@ -32,10 +32,11 @@ class Saver:
             self._writing.pop(path).result()
         self._writing[path] = self._thread.submit(save_tensors, path, self._copies(path, tensors), about)
 
-    def wait(self) -> None:
-        """Until everything is written."""
-        while self._writing:
-            self._writing.pop(next(iter(self._writing))).result()
+    def wait(self, path: Path | None = None) -> None:
+        """Until everything is written, or the one file named."""
+        for waited in list(self._writing) if path is None else [path]:
+            if waited in self._writing:
+                self._writing.pop(waited).result()
 
     @torch.no_grad()
     def _copies(self, path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

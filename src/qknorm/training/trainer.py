@@ -128,19 +128,20 @@ class Trainer:
         if self.workers.first:
             self.journal.rewind(self.state.epoch)
         self.state.finished = self._reason_to_end()
-        if self.state.finished is None:
-            if self.workers.first:
-                self.folder.forget_scores()
-            self._say_start()
-            self._try_largest()
-            try:
+        try:
+            if self.state.finished is None:
+                if self.workers.first:
+                    self.folder.forget_scores()
+                self._say_start()
+                self._try_largest()
                 with self._stoppable(), self._update_stream():
                     self._epochs()
-            finally:
-                self.saver.wait()
-        if self.state.finished is None:
-            return Trained(self.folder, self.state, True, None)
-        scores = finish(self.folder, self.prepared, self.device, self.progress, self.workers)
+            if self.state.finished is None:
+                return Trained(self.folder, self.state, True, None)
+            self.saver.wait(self.folder.best_file)  # the last checkpoint may still be under way
+            scores = finish(self.folder, self.prepared, self.model, self.progress, self.workers)
+        finally:
+            self.saver.wait()
         return Trained(self.folder, self.state, False, scores)
 
     def _epochs(self) -> None:
