@@ -2,6 +2,7 @@
 
 import gzip
 import os
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,45 @@ def test_written_lines_are_read_back(tmp_path_factory: pytest.TempPathFactory, w
     file.write_bytes("".join(line + "\n" for line in written).encode())
     expected = [written[0].removeprefix("\ufeff"), *written[1:]] if written else []
     assert list(text.lines(file)) == expected
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.sampled_from([b"\n", b"\r\n", b"\r", b"\xef\xbb\xbf", b"a", "☃".encode(), b"\xff", b"\0"])),
+    st.integers(1, 9),
+)
+def test_blocks_of_any_size_have_the_same_lines(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes], size: int
+) -> None:
+    file = tmp_path_factory.mktemp("blocks") / "file"
+    file.write_bytes(b"".join(pieces))
+    with file.open("rb") as whole:
+        expected = [line.removesuffix(b"\n").removesuffix(b"\r") for line in whole]
+    if expected:
+        start = b"".join(pieces).removeprefix(b"\xef\xbb\xbf").split(b"\n", 1)
+        expected[0] = start[0].removesuffix(b"\r")
+    wrong = [number for number, line in enumerate(expected, 1) if text.fault(line)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text, "_BLOCK", size)
+        assert list(text.raw_lines(file)) == expected
+        assert text.count_lines(file) == len(expected)
+        if wrong:
+            with pytest.raises(UserError, match=f"line {wrong[0]} "):
+                list(text.lines(file))
+        sound = expected[: wrong[0] - 1] if wrong else expected
+        read = islice(text.lines(file), len(sound))
+        assert [line.encode() for line in read] == sound
+
+
+def test_a_broken_gzip_file_gives_the_lines_before_the_break(file: Path) -> None:
+    whole = gzip.compress(b"".join(b"%d\n" % number for number in range(100_000)))
+    file.write_bytes(whole[: len(whole) // 2])
+    read: list[str] = []
+    with pytest.raises(UserError, match="past line") as caught:
+        for line in text.lines(file):
+            read.append(line)
+    assert len(read) > 10_000 and read == [str(number) for number in range(len(read))]
+    assert f"past line {len(read)};" in str(caught.value)
 
 
 def test_gzip_is_told_by_its_bytes_not_its_name(tmp_path: Path) -> None:

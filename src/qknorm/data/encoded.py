@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qknorm.data import text
+from qknorm.data.encoder import Encoder
 from qknorm.data.pretokens import split_words
 from qknorm.data.sentences import SIDES, EncodedPairs, Sentences, Side
 from qknorm.data.subwords import Subwords
@@ -97,6 +98,7 @@ def _write(
     """Encode the files chunk by chunk into a folder."""
     words = dict.fromkeys(SIDES, 0)
     unknown = dict.fromkeys(SIDES, 0)
+    encoders = {side: Encoder(subwords, side) for side in SIDES}
     last = 0
     with contextlib.ExitStack() as stack:
         ids = {
@@ -116,8 +118,9 @@ def _write(
                 chunk = [pair for pair in chunk if pair[1].strip() and pair[2].strip()]
             _, *columns = zip(*chunk, strict=True) if chunk else ((), (), ())
             for side, lines in zip(SIDES, columns, strict=True):
-                encoded = Sentences.of(subwords.encode(lines, side), subwords.dtype)
-                words[side] += sum(len(split_words(line)) for line in lines)
+                encoded, pretokens = encoders[side].encode(lines)
+                spaced = subwords.kind == "words"  # then the pre-tokens are the words between white space
+                words[side] += pretokens if spaced else sum(len(split_words(line)) for line in lines)
                 unknown[side] += int(np.count_nonzero(encoded.ids == UNK))
                 offsets[side].append(encoded.offsets[1:] + ids[side].size)
                 ids[side].append(encoded.ids)

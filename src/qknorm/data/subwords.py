@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ _FORMAT = 1
 _SPECIALS = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
 _RARE = 1e-6  # raw text: a character rarer than this among all is spelt in bytes
 _CACHED_WORDS = 1 << 19
+_CHUNK = 1 << 12  # lines counted at a time
 
 
 class Subwords:
@@ -92,11 +93,11 @@ class Subwords:
         weights = [count**sample_power for count in counts]
         everything: list[Counter[str]] = []
         sample: Counter[str] = Counter()
-        for place, (side, count, weight) in enumerate(zip(texts, counts, weights, strict=True)):
+        for place, (lines, count, weight) in enumerate(zip(texts, counts, weights, strict=True)):
             whole, rest = divmod(round(total * weight / sum(weights)), count)
             extra = np.zeros(count, bool)
             extra[np.random.default_rng([seed, place]).permutation(count)[:rest]] = True
-            words, more = _count_words(side, split, extra)
+            words, more = _count_words(lines, split, extra)
             for word in words:
                 sample[word] += whole * words[word] + more[word]
             everything.append(words)
@@ -106,14 +107,18 @@ class Subwords:
         known = frozenset(symbols)
         spelt = {tuple(_spell(kind, word, known)): count for word, count in sample.items() if count}
         merges = Merges.learn(symbols, spelt, operations)
-        seen = [
-            {unit for word in words for unit in merges.segment(merges.spell(_spell(kind, word, known)))}
+        units = [
+            {word: merges.segment(merges.spell(_spell(kind, word, known))) for word in words}
             for words in everything
         ]
+        seen = [set(chain.from_iterable(side.values())) for side in units]
         if for_dropout:
-            seen = [_with_parts(merges, units) for units in seen]
-        merged = [{unit for unit in units if merges.parts[unit]} for units in seen]
-        return cls(kind, merges, *merged)
+            seen = [_with_parts(merges, side) for side in seen]
+        merged = [{unit for unit in side if merges.parts[unit]} for side in seen]
+        learnt = cls(kind, merges, *merged)
+        for side, segmented in zip(SIDES, units, strict=True):
+            learnt._words[side].remember(segmented)
+        return learnt
 
     @property
     def size(self) -> int:
@@ -134,6 +139,10 @@ class Subwords:
         """Ids of each line in this side's subwords, without BOS and EOS."""
         split, ids = self._split, self._words[side].__getitem__
         return [list(chain.from_iterable(map(ids, split(line)))) for line in lines]
+
+    def ids_of_word(self, word: str, side: Side) -> tuple[int, ...]:
+        """Ids of one of the ``words`` in this side's subwords."""
+        return self._words[side][word]
 
     def decode(self, sentences: Iterable[Sequence[int] | NDArray[np.integer[Any]]]) -> list[str]:
         """The text of each list of ids. PAD, BOS and EOS are left out; UNK is written `<unk>`."""
@@ -280,13 +289,21 @@ class _Words(dict[str, tuple[int, ...]]):
 
     def __missing__(self, word: str) -> tuple[int, ...]:
         subwords = self._subwords
-        merges, table = subwords._merges, subwords._tables[self._side]
+        merges = subwords._merges
         spelt = merges.spell(_spell(subwords.kind, word, subwords._characters))
-        ids = tuple(chain.from_iterable([table[unit] for unit in merges.segment(spelt)]))
         if len(self) >= _CACHED_WORDS:
             self.clear()
-        self[word] = ids
+        ids = self[word] = self._ids(merges.segment(spelt))
         return ids
+
+    def remember(self, segmented: dict[str, list[int]]) -> None:
+        """The units of words are known already; those of as many as there is room for are kept."""
+        for word, units in islice(segmented.items(), _CACHED_WORDS):
+            self[word] = self._ids(units)
+
+    def _ids(self, units: list[int]) -> tuple[int, ...]:
+        table = self._subwords._tables[self._side]
+        return tuple(chain.from_iterable([table[unit] for unit in units]))
 
 
 def _spell(kind: Kind, word: str, known: frozenset[str]) -> list[str]:
@@ -332,12 +349,17 @@ def _count_words(
     """How often each word occurs in all lines, and in the lines marked as extra."""
     words: Counter[str] = Counter()
     more: Counter[str] = Counter()
-    lines = text.lines(side) if isinstance(side, str | Path) else side
-    for line, is_extra in zip(lines, extra.tolist(), strict=True):
-        pretokens = split(line)
-        words.update(pretokens)
-        if is_extra:
-            more.update(pretokens)
+    counted = 0
+    lines = iter(text.lines(side) if isinstance(side, str | Path) else side)
+    for start in range(0, len(extra), _CHUNK):
+        marked = extra[start : start + _CHUNK]
+        chunk = list(islice(lines, len(marked)))
+        words.update(chain.from_iterable(map(split, chunk)))
+        if marked.any():
+            more.update(chain.from_iterable(map(split, compress(chunk, marked.tolist()))))
+        counted += len(chunk)
+    if counted != len(extra) or next(lines, None) is not None:
+        raise UserError(f"{side} changed while it was being read; start again.")
     return words, more
 
 

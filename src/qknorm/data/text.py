@@ -16,10 +16,11 @@ from qknorm.errors import UserError
 
 _GZIP = b"\x1f\x8b"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_BLOCK = 1 << 16
 
 
 @contextlib.contextmanager
-def open_bytes(path: str | Path) -> Iterator[BinaryIO]:
+def open_bytes(path: str | Path) -> Iterator[io.BufferedReader]:
     """The file's bytes, unpacked if its first two say gzip, whatever its name."""
     try:
         raw = open(path, "rb")  # noqa: SIM115
@@ -31,44 +32,69 @@ def open_bytes(path: str | Path) -> Iterator[BinaryIO]:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
     with raw:
         if raw.peek(2)[:2] == _GZIP:
-            with io.BufferedReader(gzip.GzipFile(fileobj=raw), 1 << 16) as unpacked:
+            with io.BufferedReader(gzip.GzipFile(fileobj=raw), _BLOCK) as unpacked:
                 yield unpacked
         else:
             yield raw
 
 
-def raw_lines(path: str | Path) -> Iterator[bytes]:
-    """The lines as bytes, unchecked, without the line end (`\\n` or `\\r\\n`) and byte order mark."""
+def blocks(path: str | Path) -> Iterator[bytes]:
+    """The file in pieces of whole lines, `\\n` and all, without its byte order mark; unchecked."""
     number = 0
+    begun: list[bytes] = []  # the first part of a line
+    mark = _BYTE_ORDER_MARK
     with open_bytes(path) as file:
         try:
-            for line in file:
-                number += 1
-                if number == 1:
-                    line = line.removeprefix(_BYTE_ORDER_MARK)
-                yield line.removesuffix(b"\n").removesuffix(b"\r")
+            while piece := file.read1(_BLOCK):
+                end = piece.rfind(b"\n") + 1
+                if end:
+                    block = b"".join([*begun, piece[:end]])
+                    begun.clear()
+                    number += block.count(b"\n")
+                    yield block.removeprefix(mark)
+                    mark = b""
+                if end < len(piece):
+                    begun.append(piece[end:])
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise UserError(
                 f"{path} is a broken gzip file: it cannot be unpacked past line {number}; fetch it again."
             ) from error
         except OSError as error:
             raise UserError(f"{path} cannot be read past line {number}: {error.strerror}.") from error
+    if begun:
+        yield b"".join(begun).removeprefix(mark)
+
+
+def rows(block: bytes) -> list[bytes]:
+    """The lines of one of the ``blocks``, without the line end (`\\n` or `\\r\\n`)."""
+    found = block.removesuffix(b"\n").split(b"\n")
+    return [row.removesuffix(b"\r") for row in found] if b"\r" in block else found
+
+
+def raw_lines(path: str | Path) -> Iterator[bytes]:
+    """The lines as bytes, unchecked, without the line end and byte order mark."""
+    for block in blocks(path):
+        yield from rows(block)
 
 
 def lines(path: str | Path) -> Iterator[str]:
     """The lines as text; the first that is not text raises UserError with its number."""
-    for number, raw in enumerate(raw_lines(path), 1):
-        try:
-            line = raw.decode("utf-8")
-        except UnicodeDecodeError:
-            raise UserError(f"{path} line {number} {fault(raw)}.") from None
-        if "\0" in line:
-            raise UserError(f"{path} line {number} {fault(raw)}.")
-        yield line
+    number = 0
+    for block in blocks(path):
+        if fault(block) is None:
+            found = block.decode("utf-8").removesuffix("\n").split("\n")
+            yield from [row.removesuffix("\r") for row in found] if b"\r" in block else found
+            number += len(found)
+            continue
+        for raw in rows(block):
+            number += 1
+            if problem := fault(raw):
+                raise UserError(f"{path} line {number} {problem}.")
+            yield raw.decode("utf-8")
 
 
 def fault(raw: bytes) -> str | None:
-    """What keeps a line from being text, as the end of a sentence; None when it is text."""
+    """What keeps a line, or one of many, from being text, as the end of a sentence; None when it is text."""
     if b"\0" in raw:
         return "has a NUL byte, so it is not plain text; save the file as UTF-8 text"
     try:
@@ -100,7 +126,7 @@ def different_lengths(source: str | Path, target: str | Path, here: int, there: 
 
 def count_lines(path: str | Path) -> int:
     """How many lines the file has; a last line without a line end counts."""
-    return sum(1 for _ in raw_lines(path))
+    return sum(block.count(b"\n") + (not block.endswith(b"\n")) for block in blocks(path))
 
 
 def sha256_file(path: str | Path) -> str:
