@@ -1,15 +1,15 @@
 """Everything wrong with a corpus, found before training starts and told at once."""
 
+import re
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
 
-from qknorm.data.text import different_lengths, fault, raw_lines
+from qknorm.data.text import blocks, different_lengths, fault, rows
 from qknorm.errors import UserError
 
 Files = tuple[str | Path, str | Path]
@@ -18,6 +18,7 @@ Files = tuple[str | Path, str | Path]
 LONG_WORDS = 250
 LONG_BYTES = 4000
 _MANY_LONG = 0.001  # warn when more than this share of the pairs is very long
+_INTEGERS = re.compile(rb"^ *[0-9][0-9 ]*\r?$", re.MULTILINE)  # a line of them only
 _NEARLY_ALL = 0.95  # files of ids: this share of the lines with text is integers only
 
 
@@ -76,8 +77,8 @@ class _Known:
     """The sentences of a split as 64-bit hashes, and where those of dev or test were met in train."""
 
     def __init__(self) -> None:
-        self.sources = array("Q")
-        self.pairs = array("Q")
+        self.sources = array("q")
+        self.pairs = array("q")
         self.numbers = array("Q")
         self._met_sources: dict[int, int] = {}
         self._met_pairs: dict[int, int] = {}
@@ -114,7 +115,7 @@ class _Known:
 
     def duplicates(self) -> tuple[int, int]:
         """How many pairs stood earlier, and the line of the first that did."""
-        hashes = np.frombuffer(self.pairs, dtype=np.uint64)
+        hashes = np.frombuffer(self.pairs, dtype=np.int64)
         order = np.argsort(hashes, kind="stable")
         again = order[1:][hashes[order[1:]] == hashes[order[:-1]]]
         return len(again), self.numbers[int(again.min())] if len(again) else 0
@@ -157,12 +158,7 @@ class _Scan:
         self.integers = [0, 0]
 
     def run(self) -> None:
-        for number, sides in enumerate(zip_longest(self._side(0), self._side(1)), 1):
-            for place, line in enumerate(sides):
-                if line is not None:
-                    self.lines[place] = number
-                    self.integers[place] += line.replace(b" ", b"").isdigit()
-            source, target = sides
+        for number, (source, target) in enumerate(zip_longest(self._side(0), self._side(1)), 1):
             if source is not None and target is not None:
                 self._pair(number, source, target)
         self.counts.pairs = min(self.lines)
@@ -175,25 +171,35 @@ class _Scan:
     def _side(self, place: int) -> Iterator[bytes]:
         """The lines of one file; a file that cannot be read is an error and ends here."""
         try:
-            for number, line in enumerate(raw_lines(self.files[place]), 1):
-                if problem := fault(line):
-                    self.faults[place].setdefault(problem, _Tally()).add(number)
-                yield line
+            for block in blocks(self.files[place]):
+                lines = rows(block)
+                if fault(block) is not None:
+                    self._find_faults(place, lines)
+                self.lines[place] += len(lines)
+                self.integers[place] += len(_INTEGERS.findall(block))
+                yield from lines
         except UserError as error:
             self.failed[place] = True
             self.report.errors.append(str(error))
 
+    def _find_faults(self, place: int, lines: list[bytes]) -> None:
+        """Note those of the next lines of a file that are not text."""
+        for number, line in enumerate(lines, self.lines[place] + 1):
+            if problem := fault(line):
+                self.faults[place].setdefault(problem, _Tally()).add(number)
+
     def _pair(self, number: int, source: bytes, target: bytes) -> None:
-        self.differing = self.differing or source != target
+        same = source == target
+        self.differing = self.differing or not same
         if _is_blank(source) or _is_blank(target):
             self.blank.add(number)
             return
-        if source == target:
+        if same:
             self.identical.add(number)
         if _is_long(source) or _is_long(target):
             self.long.add(number)
-        hashed = _hash(source)
-        pair = _hash(source + b"\n" + target)
+        hashed = hash(source)
+        pair = hash(source + b"\n" + target)
         self.known.add(hashed, pair, number)
         for known in self.held_out:
             known.meet(hashed, pair, number)
@@ -251,12 +257,10 @@ class _Scan:
 
 
 def _is_blank(line: bytes) -> bool:
+    if b"!" <= line[:1] <= b"~":  # begins with a visible character, as nearly all lines do
+        return False
     return not line.strip() or not line.decode("utf-8", errors="replace").strip()
 
 
 def _is_long(line: bytes) -> bool:
-    return len(line) > LONG_BYTES or line.count(b" ") >= LONG_WORDS
-
-
-def _hash(line: bytes) -> int:
-    return int.from_bytes(blake2b(line, digest_size=8).digest(), "little")
+    return len(line) > LONG_BYTES or (len(line) >= LONG_WORDS and line.count(b" ") >= LONG_WORDS)

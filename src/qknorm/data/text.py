@@ -20,7 +20,7 @@ _BLOCK = 1 << 16
 
 
 @contextlib.contextmanager
-def open_bytes(path: str | Path) -> Iterator[io.BufferedReader]:
+def open_bytes(path: str | Path) -> Iterator[io.BufferedIOBase]:
     """The file's bytes, unpacked if its first two say gzip, whatever its name."""
     try:
         raw = open(path, "rb")  # noqa: SIM115
