@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
+
+from sacrebleu.metrics.bleu import BLEU
 
 from qknorm.scoring import metrics
 from qknorm.scoring.counts import Texts, count
@@ -73,7 +76,13 @@ def bleu(hypotheses: Text, references: Text, kind: Kind = "words") -> float:
     """Only `Scores.main`, cheap enough for every validation."""
     metrics.check_kind(kind)
     ours, theirs = _read_both(hypotheses, references)
-    return float(metrics.main_bleu(kind, theirs).corpus_score(ours, None).score)
+    return float(_main_bleu(kind, tuple(theirs)).corpus_score(ours, None).score)
+
+
+@lru_cache(maxsize=1)
+def _main_bleu(kind: Kind, references: tuple[str, ...]) -> BLEU:
+    """Kept, for every validation of a training has the same references."""
+    return metrics.main_bleu(kind, references)
 
 
 def _read_both(hypotheses: Text, references: Text) -> tuple[list[str], list[str]]:

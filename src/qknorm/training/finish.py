@@ -14,7 +14,7 @@ from qknorm.progress import Progress
 from qknorm.run import Run
 from qknorm.scoring import Scores, score
 from qknorm.training.preparation import Prepared, references
-from qknorm.training.validation import validate
+from qknorm.training.validation import translations
 from qknorm.workers import Workers
 
 
@@ -41,10 +41,9 @@ def finish(
                 if not loaded:
                     folder.load_weights(model, "best")
                     loaded = True
-                found = validate(model, prepared, split, wanted, progress, workers)
-                assert found.hypotheses is not None
+                hypotheses = translations(model, prepared, split, progress, workers)
                 if workers.first:
-                    write_lines(file, found.hypotheses)
+                    write_lines(file, hypotheses)
             if workers.first:
                 under_way[split] = scoring.submit(score, list(lines(file)), wanted, prepared.subwords.kind)
         results = {split: scored.result() for split, scored in under_way.items()}

@@ -23,7 +23,6 @@ from qknorm.progress import Progress
 from qknorm.run import MODEL, Run, build_model
 from qknorm.tensors import load_tensors
 from qknorm.training.averaging import Averaging
-from qknorm.training.captured import CapturedStep
 from qknorm.training.finish import finish
 from qknorm.training.inputs import Room
 from qknorm.training.journal import Journal
@@ -35,6 +34,7 @@ from qknorm.training.schedule import decays, peak_rate, rate_at
 from qknorm.training.state import State, Totals
 from qknorm.training.step import Outcome, Step
 from qknorm.training.validation import Validation, validate
+from qknorm.training.warming import warm_up
 from qknorm.workers import Workers
 
 SAVE_SECONDS = 600.0
@@ -71,6 +71,7 @@ def train(
     begun = time.monotonic()
     progress = Progress(quiet=not workers.first) if progress is None else progress
     folder = Run(run)
+    warm_up(workers.device)
     with workers.first_alone():
         prepared = open_run(recipe, folder, progress, cache, workers)
     return Trainer(folder, prepared, workers, progress, begun).run()
@@ -240,6 +241,8 @@ class Trainer:
         arguments = (self.model, self.settings, self.device, self.averaging, self.workers)
         if self.device.type != "cuda":
             return Step(*arguments)
+        from qknorm.training.captured import CapturedStep  # slow: see warm_up
+
         mixed = self.settings.batching == "mixed"
         copies = 2 if self.settings.r_drop > 0 else 1
         room = Room.of(self.prepared.encoded["train"], self.settings.batch_tokens, mixed, copies)

@@ -48,10 +48,7 @@ def validate(
 
     The processes share out the sentences, and all come to the same result.
     """
-    corpus, subwords = prepared.encoded[split], prepared.subwords
-    pairs = [corpus[i] for i in range(len(corpus))]
-    sources, targets = [source.tolist() for source, _ in pairs], [target.tolist() for _, target in pairs]
-    costs = [len(source) + len(target) + 2 for source, target in zip(sources, targets, strict=True)]
+    sources, targets, costs = _sentences(prepared, split)
 
     def log_probs(mine: list[int]) -> list[tuple[float, int]]:
         forced = force_score(model, [sources[i] for i in mine], [targets[i] for i in mine])
@@ -60,19 +57,36 @@ def validate(
     forced = workers.divide(costs, log_probs)
     tokens = sum(count for _, count in forced)
     perplexity = math.exp(min(-math.fsum(log_prob for log_prob, _ in forced) / max(tokens, 1), 700.0))
-    some = range(0, len(pairs), -(-len(pairs) // LOGIT_SENTENCES))  # the same for every process
+    some = range(0, len(sources), -(-len(sources) // LOGIT_SENTENCES))  # the same for every process
     logits = largest_logits(model, [sources[i] for i in some], [targets[i] for i in some])
     max_logit = max(logits.values())
     if not with_bleu:
         return Validation(perplexity, None, None, max_logit)
+    hypotheses = translations(model, prepared, split, progress, workers)
+    score = bleu(hypotheses, references, prepared.subwords.kind)
+    return Validation(perplexity, score, hypotheses, max_logit)
+
+
+def translations(
+    model: Transformer, prepared: Prepared, split: str, progress: Progress, workers: Workers
+) -> list[str]:
+    """The model's translations of a split, made by all processes together; each gets all of them."""
+    sources, _, costs = _sentences(prepared, split)
     search = search_settings(prepared.recipe.decoding)
 
-    def translations(mine: list[int]) -> list[list[int]]:
+    def ids(mine: list[int]) -> list[list[int]]:
         with progress.bar(f"translating {split}", len(mine)) as bar:
             found = beam_search(
                 model, [sources[i] for i in mine], search, progress=lambda done, _: bar.to(done)
             )
         return [nbest[0].ids if nbest else [] for nbest in found]
 
-    hypotheses = subwords.decode(workers.divide(costs, translations))
-    return Validation(perplexity, bleu(hypotheses, references, subwords.kind), hypotheses, max_logit)
+    return prepared.subwords.decode(workers.divide(costs, ids))
+
+
+def _sentences(prepared: Prepared, split: str) -> tuple[list[list[int]], list[list[int]], list[int]]:
+    """The ids of each source and each target, and what a pair costs."""
+    corpus = prepared.encoded[split]
+    sources = [corpus.source[i].tolist() for i in range(len(corpus))]
+    targets = [corpus.target[i].tolist() for i in range(len(corpus))]
+    return sources, targets, [len(s) + len(t) + 2 for s, t in zip(sources, targets, strict=True)]
