@@ -148,9 +148,12 @@ def _alike(sizes: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
 
 
 def _repeated(counts: Mapping[str, int]) -> Iterator[str]:
-    """Each word as often as it counts, many to a line: the trainer takes text, not counts."""
+    """Each word as often as it counts, many to a line: the trainer takes text, not counts.
+
+    A word of one symbol has no pair to count and comes once, for the symbol's sake.
+    """
     for word, count in counts.items():
-        whole, rest = divmod(count, _REPEATS)
+        whole, rest = divmod(count if len(word) > 1 else 1, _REPEATS)
         for _ in range(whole):
             yield " ".join([word] * _REPEATS)
         if rest:
