@@ -27,7 +27,7 @@ from qknorm.errors import UserError
 from qknorm.ids import UNK
 
 _FORMAT = 2
-_CHUNK = 10_000  # pairs encoded at a time
+_CHUNK = 2_000  # pairs encoded at a time
 _SETTLED_NS = 2 * 10**9  # a file changed this recently might change again within one tick of its clock
 _ABANDONED_S = 24 * 3600
 
