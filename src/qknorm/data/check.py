@@ -18,6 +18,8 @@ Files = tuple[str | Path, str | Path]
 LONG_WORDS = 250
 LONG_BYTES = 4000
 _MANY_LONG = 0.001  # warn when more than this share of the pairs is very long
+_MANY_IDENTICAL = 0.01
+"""Share of pairs with the same text on both sides to warn from; names and numbers alone come to less."""
 _INTEGERS = re.compile(rb"^ *[0-9][0-9 ]*\r?$", re.MULTILINE)  # a line of them only
 _NEARLY_ALL = 0.95  # files of ids: this share of the lines with text is integers only
 
@@ -241,8 +243,9 @@ class _Scan:
                 self.blank.first,
                 "have an empty side and are " + ("dropped" if self.name == "train" else "kept"),
             ),
-            (self.identical.count, self.identical.first, "have the same text on both sides"),
         ]
+        if self.identical.count > _MANY_IDENTICAL * total:
+            found.append((self.identical.count, self.identical.first, "have the same text on both sides"))
         if self.name == "train":
             found.append((self.counts.duplicates, first, "stand in the file more than once"))
         if self.long.count > _MANY_LONG * total:
