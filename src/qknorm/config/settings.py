@@ -160,6 +160,11 @@ class TrainingSettings(Settings):
     max_bad_steps: Count = 10
     """Updates in a row skipped for a loss that is not finite before the run stops with a diagnosis."""
 
+    @property
+    def passes(self) -> int:
+        """How often a batch goes through the model for one update."""
+        return 2 if self.r_drop > 0 else 1
+
     @model_validator(mode="after")
     def _check(self) -> TrainingSettings:
         if self.learning_rate is None:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qknorm.model.layers import DecoderLayer, EncoderLayer, FeedForward, Sublayer
-from qknorm.nn import Spans
+from qknorm.nn import MultiheadAttention, Spans
 from qknorm.nn.residual import can_fuse_residual, join_norm, relu_dropout
 from qknorm.nn.span_attention import SEEDS
 
@@ -70,10 +70,7 @@ def encode(model: Transformer, x: Tensor, spans: Spans) -> Tensor:
     stream = _stream(model, x)
     for layer in model.encoder:
         assert isinstance(layer, EncoderLayer)
-        attention = layer.self_attn
-        h = stream.enter(layer.self_attn_sublayer.norm)
-        answer = attention.answer(h, h, spans, stream.seed(attention.dropout))
-        stream.leave(answer, attention.out_proj.bias)
+        _attend(layer.self_attn, stream, layer.self_attn_sublayer.norm, spans)
         _feed_forward(layer.ff, stream, layer.ff_sublayer.norm)
     return stream.enter(model.encoder_norm)
 
@@ -83,16 +80,18 @@ def decode(model: Transformer, x: Tensor, memory: Tensor, spans: Spans, memory_s
     stream = _stream(model, x)
     for layer in model.decoder:
         assert isinstance(layer, DecoderLayer)
-        attention = layer.self_attn
-        h = stream.enter(layer.self_attn_sublayer.norm)
-        answer = attention.answer(h, h, spans, stream.seed(attention.dropout))
-        stream.leave(answer, attention.out_proj.bias)
-        attention = layer.cross_attn
-        h = stream.enter(layer.cross_attn_sublayer.norm)
-        answer = attention.answer(h, memory, memory_spans, stream.seed(attention.dropout))
-        stream.leave(answer, attention.out_proj.bias)
+        _attend(layer.self_attn, stream, layer.self_attn_sublayer.norm, spans)
+        _attend(layer.cross_attn, stream, layer.cross_attn_sublayer.norm, memory_spans, memory)
         _feed_forward(layer.ff, stream, layer.ff_sublayer.norm)
     return stream.enter(model.decoder_norm)
+
+
+def _attend(
+    attention: MultiheadAttention, stream: Stream, norm: nn.Module, spans: Spans, memory: Tensor | None = None
+) -> None:
+    h = stream.enter(norm)
+    answer = attention.answer(h, h if memory is None else memory, spans, stream.seed(attention.dropout))
+    stream.leave(answer, attention.out_proj.bias)
 
 
 def _feed_forward(ff: FeedForward, stream: Stream, norm: nn.Module) -> None:

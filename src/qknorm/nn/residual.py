@@ -1,7 +1,7 @@
 """What stands between the products of a Transformer layer: bias, dropout, residual addition, norm, ReLU.
 
-On a GPU with Triton each function here is one kernel forward and two backward; the plain ones beside them say
-what these compute.
+On a GPU with Triton each function here is one kernel forward and a few backward; the plain ones beside them
+say what these compute.
 
 Axes: R rows, E width.
 """

@@ -33,7 +33,7 @@ class Sight:
 
     def mask(self, x: Tensor, source_room: int) -> None:
         """Make the masks, in the dtype of x, where the kernel does not take tensors like x."""
-        if can_fuse(x):
+        if triton_takes(x):
             return
         B, K, T = self.ancestors.shape
         slots = torch.arange(K, device=x.device, dtype=torch.int32)
@@ -84,11 +84,6 @@ class SlotCrossCache:
         if self.sight.source_mask is None:
             return fused_cross_attention(q, self.keys, self.values, self.sight.lengths, scale)
         return _attend(q, self.keys, self.values, self.sight.source_mask, scale)
-
-
-def can_fuse(x: Tensor) -> bool:
-    """Whether the Triton kernel takes tensors like x."""
-    return triton_takes(x)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:

@@ -53,7 +53,7 @@ class HalfTwin:
         self.parameters = list(self.twin.parameters())
         """In the order of the model's."""
         self._own: list[Tensor] = list(model.parameters())
-        self._wide = [torch.empty_like(p, dtype=torch.float32) for p in self.parameters if _is_half(p)]
+        self._wide: list[Tensor] = []  # room for gradients, once they are asked for
 
     @torch.no_grad()
     def follow(self) -> None:
@@ -65,6 +65,8 @@ class HalfTwin:
     @torch.no_grad()
     def widened(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """Gradients of ``parameters`` in float32; their memory is used again the next time."""
+        if not self._wide:
+            self._wide = [torch.empty_like(g, dtype=torch.float32) for g in gradients if _is_half(g)]
         torch._foreach_copy_(self._wide, [g for g in gradients if _is_half(g)])
         wide = iter(self._wide)
         return [next(wide) if _is_half(g) else g for g in gradients]

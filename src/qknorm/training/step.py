@@ -113,13 +113,8 @@ class Step:
         """Whether the device has work left, so that nobody waits for data."""
         return False
 
-    @property
-    def copies(self) -> int:
-        """How often a batch goes through the model."""
-        return 2 if self.settings.r_drop > 0 else 1
-
     def inputs(self, batch: Batch) -> Inputs:
-        return padded_inputs(batch, self.device, self.copies)
+        return padded_inputs(batch, self.device, self.settings.passes)
 
     def loss(self, inputs: Inputs, model: Transformer | None = None) -> tuple[Tensor, Tensor]:
         """Summed smoothed loss and negative log-likelihood of a batch, by the model or one in its place."""
@@ -130,7 +125,7 @@ class Step:
             hidden = model.decode(given, memory, padding, target_packing, source_packing)
             real: Tensor | None = wanted != PAD
             if target_packing is None:  # leave padding out, which flat buffers have next to none of
-                hidden = hidden.view(self.copies, *wanted.shape, -1)[:, real].flatten(0, 1)
+                hidden = hidden.view(self.settings.passes, *wanted.shape, -1)[:, real].flatten(0, 1)
                 wanted, real = wanted[real], None
             return self.head(hidden, wanted, real)
 

@@ -244,8 +244,8 @@ class Trainer:
         from qknorm.training.captured import CapturedStep  # slow: see warm_up
 
         mixed = self.settings.batching == "mixed"
-        copies = 2 if self.settings.r_drop > 0 else 1
-        room = Room.of(self.prepared.encoded["train"], self.settings.batch_tokens, mixed, copies)
+        text, budget = self.prepared.encoded["train"], self.settings.batch_tokens
+        room = Room.of(text, budget, mixed, self.settings.passes)
         return CapturedStep(*arguments, room, self.progress.warn, cache=cache_folder() / "compiled")
 
     def _update(self, batches: list[Batch]) -> None:
