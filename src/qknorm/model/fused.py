@@ -42,7 +42,6 @@ class Stream:
         """Add the last answer, and normalise for the next sublayer; (R, E)."""
         p = 0.0 if self.seeds is None or self.answer is None else self.dropout
         self.x, h = join_norm(self.x, self.answer, self.bias, norm, p, self.seed(p), self.dtype)
-        self.answer = None
         return h
 
     def leave(self, answer: Tensor, bias: Tensor | None) -> None:
