@@ -113,8 +113,11 @@ class TrainingSettings(Settings):
     max_steps: Count | None = None
     """The run ends after this many updates; not set: no limit."""
 
-    optimizer: Literal["adam", "adamw"] = "adam"
-    """Adam, or AdamW with its decoupled weight decay."""
+    optimizer: Literal["adam", "adamw", "muon"] = "adam"
+    """Adam, AdamW with its decoupled weight decay, or Muon (Jordan et al. 2024): orthogonal steps for the
+    matrices of attention and feed-forward, of the size of Adam's, and AdamW for the rest."""
+    momentum: Chance = 0.95
+    """Muon's decay of the mean gradient."""
     beta1: Chance = 0.9
     """Adam's decay of the mean gradient."""
     beta2: Chance = 0.999

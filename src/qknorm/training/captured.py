@@ -28,7 +28,7 @@ from qknorm.training.halves import HalfTwin
 from qknorm.training.inputs import Inputs, Room
 from qknorm.training.loss import can_fuse_loss
 from qknorm.training.regions import Regions, compiled
-from qknorm.training.step import Outcome, Step
+from qknorm.training.step import Outcome, Step, empty_slots
 from qknorm.workers import Workers
 
 if HAS_TRITON:
@@ -112,12 +112,7 @@ class CapturedStep(Step):
         """Compile, capture, and so try the largest batch there can be. Weights and state stay as they are."""
         self._body.train()
         self.model.positions.upto(self.room.longest)
-        for parameter in self.parameters:
-            state = self.optimizer.state[parameter]
-            if not state:
-                state["step"] = torch.zeros((), device=self.device)
-                state["exp_avg"] = torch.zeros_like(parameter)
-                state["exp_avg_sq"] = torch.zeros_like(parameter)
+        empty_slots(self.optimizer, self.device)
         self._gradients = [torch.zeros_like(p) for p in self.parameters] if self.accumulates else []
         if self.kernels:
             copies = [None] * len(self.parameters) if self._halves is None else self._halves.copies

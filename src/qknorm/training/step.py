@@ -17,7 +17,16 @@ from qknorm.model import Transformer
 from qknorm.training.averaging import Averaging
 from qknorm.training.inputs import Inputs, padded_inputs
 from qknorm.training.loss import Allowed, loss_over, output_rows, place_of
+from qknorm.training.muon import Muon, matrices_of
 from qknorm.workers import Workers
+
+OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "muon": Muon,
+}
+SLOTS = "step", "exp_avg", "exp_avg_sq", "momentum_buffer"
+"""What optimisers keep of parameters, Adam the first three and Muon the last."""
 
 
 class Outcome(NamedTuple):
@@ -154,7 +163,7 @@ class Step:
     def restore(self, tensors: dict[str, Tensor]) -> None:
         for name, parameter in self.model.named_parameters():
             slots = {}
-            for key in ("step", "exp_avg", "exp_avg_sq"):
+            for key in SLOTS:
                 found = tensors.get(f"optimizer.{key}.{name}")
                 if found is not None:
                     on = parameter.device if key != "step" or self.device.type == "cuda" else "cpu"
@@ -166,23 +175,38 @@ class Step:
 def make_optimizer(
     model: Transformer, settings: TrainingSettings, device: torch.device, rates_on_device: bool = False
 ) -> torch.optim.Optimizer:
-    """Adam or AdamW, fused; matrices decay, the rest (biases, norms, g) does not."""
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    others = [p for p in model.parameters() if p.dim() <= 1]
-    groups: list[dict[str, Any]] = [
-        {"params": matrices, "weight_decay": settings.weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
+    """Adam, AdamW or Muon, fused; matrices decay, the rest (biases, norms, g) does not."""
+    matrices, others = (
+        [p for p in model.parameters() if (p.dim() > 1) == is_matrix] for is_matrix in (True, False)
+    )
+    groups: list[dict[str, Any]] = [{"params": others, "weight_decay": 0.0}]
+    if settings.optimizer == "muon":
+        turned, parts = matrices_of(model)
+        groups.append({"params": turned, "parts": parts, "momentum": settings.momentum})
+        matrices = [p for p in matrices if all(p is not q for q in turned)]
+    groups.append({"params": matrices})
     for group in groups:
         group["lr"] = torch.zeros((), device=device) if rates_on_device else 0.0
-    kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
-    return kind(
+    return OPTIMIZERS[settings.optimizer](
         groups,
         betas=(settings.beta1, settings.beta2),
         eps=settings.epsilon,
+        weight_decay=settings.weight_decay,
         fused=True,
         capturable=rates_on_device and device.type == "cuda",
     )
+
+
+def empty_slots(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+    """Give every parameter that has none the state it has before the first update."""
+    for group in optimizer.param_groups:
+        names = SLOTS[3:] if "parts" in group else SLOTS[1:3]
+        for parameter in group["params"]:
+            state = optimizer.state[parameter]
+            if not state:
+                state |= {name: torch.zeros_like(parameter) for name in names}
+                if "parts" not in group:
+                    state["step"] = torch.zeros((), device=device)
 
 
 def uses_bfloat16(precision: str, device: torch.device) -> bool:

@@ -20,16 +20,41 @@ def add_up_squares(pointers, halves, owner, begin, count, parts, PIECE: tl.const
 
 
 @triton.jit
+def move_means(
+    pointers, halves, factors, room, owner, begin, count, place,
+    means, turned, norm, skip, clip, clip_epsilon, momentum,
+    PIECE: tl.constexpr, ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """Muon's mean gradients, and into ``turned``, for its matrices end to end, what is to be orthogonal."""
+    piece = tl.program_id(0)
+    tensor = tl.load(owner + piece)
+    if (tl.load(skip) == 0.0) & (tl.load(factors + tensor) != 0.0):
+        size, start = tl.load(count + piece), tl.load(begin + piece)
+        gradient = load_gradient(pointers, halves, tensor, start, size, PIECE, ALIGNED)
+        gradient *= tl.minimum(clip / (tl.load(norm) + clip_epsilon), 1.0)
+        col = tl.arange(0, PIECE)
+        at = tl.multiple_of(tl.load(place + piece), 64) + col
+        mean = tl.load(means + at, mask=col < size, other=0.0)
+        mean = gradient + momentum * (mean - gradient)
+        tl.store(means + at, mean, mask=col < size)
+        ahead = gradient + momentum * (mean - gradient)
+        tl.store(turned + tl.load(room + tensor) + start + col, ahead, mask=col < size)
+
+
+@triton.jit
 def update_weights(
-    pointers, halves, decays, owner, begin, count, place,
+    pointers, halves, decays, factors, owner, begin, count, place,
     weights, first, second, mean, rounded,
     norm, skip, rate, share, corrections,
     clip, clip_epsilon,
     beta1: tl.constexpr, beta2: tl.constexpr, epsilon: tl.constexpr,
-    DECOUPLED: tl.constexpr, HAS_MEAN: tl.constexpr, HAS_ROUNDED: tl.constexpr,
+    DECOUPLED: tl.constexpr, TURNS: tl.constexpr, HAS_MEAN: tl.constexpr, HAS_ROUNDED: tl.constexpr,
     PIECE: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """Adam with clipping (the gradient's norm is known by now), the running mean, and rounding."""
+    """Adam with clipping (the gradient's norm is known by now), the running mean, and rounding.
+
+    Tensors with a factor step by that times what lies where others have their gradient.
+    """
     if tl.load(skip) == 0.0:
         piece = tl.program_id(0)
         tensor = tl.load(owner + piece)
@@ -39,22 +64,28 @@ def update_weights(
         col = tl.arange(0, PIECE)
         there = col < tl.multiple_of((size + 63) // 64 * 64, 64)
         at = tl.multiple_of(tl.load(place + piece), 64) + col
-        gradient *= tl.minimum(clip / (tl.load(norm) + clip_epsilon), 1.0)
         lr, decay = tl.load(rate), tl.load(decays + tensor)
         w = tl.load(weights + at, mask=there, other=0.0)
-        if DECOUPLED:
-            w *= 1.0 - lr * decay
+        factor = 0.0
+        if TURNS:
+            factor = tl.load(factors + tensor)
+        if factor != 0.0:
+            w = w * (1.0 - lr * decay) - lr * factor * gradient
         else:
-            gradient += decay * w
-        m = tl.load(first + at, mask=there, other=0.0)
-        v = tl.load(second + at, mask=there, other=0.0)
-        m += (1.0 - beta1) * (gradient - m)
-        v = beta2 * v + (1.0 - beta2) * gradient * gradient
-        correction1, correction2 = tl.load(corrections), tl.load(corrections + 1)
-        w -= (lr / correction1) * m / (tl.sqrt(v) / tl.sqrt(correction2) + epsilon)
+            gradient *= tl.minimum(clip / (tl.load(norm) + clip_epsilon), 1.0)
+            if DECOUPLED:
+                w *= 1.0 - lr * decay
+            else:
+                gradient += decay * w
+            m = tl.load(first + at, mask=there, other=0.0)
+            v = tl.load(second + at, mask=there, other=0.0)
+            m += (1.0 - beta1) * (gradient - m)
+            v = beta2 * v + (1.0 - beta2) * gradient * gradient
+            correction1, correction2 = tl.load(corrections), tl.load(corrections + 1)
+            w -= (lr / correction1) * m / (tl.sqrt(v) / tl.sqrt(correction2) + epsilon)
+            tl.store(first + at, m, mask=there)
+            tl.store(second + at, v, mask=there)
         tl.store(weights + at, w, mask=there)
-        tl.store(first + at, m, mask=there)
-        tl.store(second + at, v, mask=there)
         if HAS_MEAN:
             kept = tl.load(mean + at, mask=there, other=0.0)
             tl.store(mean + at, kept + tl.load(share) * (w - kept), mask=there)
