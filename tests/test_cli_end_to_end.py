@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("babel", reason="needs the Python package babel")
+
 from qknorm import Translator
 from qknorm.data.phrasebook import write_phrasebook
 from qknorm.run import Run

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("babel", reason="needs the Python package babel")
+
 from qknorm.config import load_recipe
 from qknorm.demo import STEPS, demo_recipe, next_steps, run_demo
 from qknorm.progress import Progress

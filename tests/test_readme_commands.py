@@ -12,6 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("uvicorn", reason="needs the server's packages: pip install qknorm[serve]")
+
 import uvicorn
 from matplotlib.figure import Figure
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("babel", reason="needs the Python package babel")
+
 from qknorm.data import phrasebook as module
 from qknorm.data.cldr import Language, clean
 from qknorm.data.lexicon import RELATIVE_NUMBERS, WHOLE_NUMBERS

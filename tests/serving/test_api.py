@@ -5,6 +5,8 @@ import re
 import numpy as np
 import pytest
 
+pytest.importorskip("fastapi", reason="needs the server's packages: pip install qknorm[serve]")
+
 from qknorm.analysis import pair_attention
 from qknorm.serving import Limits, load_served
 from qknorm.serving.guard import HEADERS

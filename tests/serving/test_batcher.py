@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+pytest.importorskip("fastapi", reason="needs the server's packages: pip install qknorm[serve]")
+
 from qknorm.serving import Limits
 from qknorm.serving.batcher import Batcher, OverloadedError
 from qknorm.serving.metrics import Metrics

@@ -3,6 +3,9 @@
 import asyncio
 
 import pytest
+
+pytest.importorskip("fastapi", reason="needs the server's packages: pip install qknorm[serve]")
+
 from starlette.requests import Request
 
 from qknorm.serving import Limits
