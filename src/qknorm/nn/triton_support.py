@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
 import torch
@@ -13,6 +14,8 @@ if HAS_TRITON:
     from qknorm.nn.triton_probe import probe
 
 FUSED_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+FORBIDDEN = 2
+"""``torch.cuda.get_sync_debug_mode()`` where waiting for the device is an error."""
 _FAILURES: dict[int | None, str | None] = {}
 """By number of the GPU: why Triton does not work there, None if it does; others were not tried yet."""
 
@@ -25,9 +28,9 @@ def triton_takes(x: Tensor) -> bool:
 def triton_failure(device: torch.device) -> str | None:
     """Why Triton's kernels cannot run on this GPU (no C compiler, too old a GPU, …); None if they can.
 
-    Found out once, by running one; in code that is being compiled, what is known by then counts.
+    Found out once, by running one; where none can be run to its end, what is known by then counts.
     """
-    if device.index not in _FAILURES and not torch.compiler.is_compiling():
+    if device.index not in _FAILURES and not _cannot_try():
         _FAILURES[device.index] = _tried(device)
     return _FAILURES.get(device.index)
 
@@ -37,11 +40,24 @@ def transformed(x: Tensor) -> bool:
     return not torch.compiler.is_compiling() and is_functorch_wrapped_tensor(x)
 
 
+def _cannot_try() -> bool:
+    """Whether code is being compiled or captured, or the caller has forbidden to wait for the device."""
+    if torch.compiler.is_compiling():
+        return True
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return False
+    return torch.cuda.is_current_stream_capturing() or torch.cuda.get_sync_debug_mode() == FORBIDDEN
+
+
 def _tried(device: torch.device) -> str | None:
+    """In a thread of its own, which no ``torch.func`` transform, fake tensor mode or autocast reaches."""
     if not HAS_TRITON:
         return "it is not installed"
     try:
-        return None if probe(device) else "its results are wrong"
+        with ThreadPoolExecutor(1) as aside:
+            return None if aside.submit(probe, device).result() else "its results are wrong"
+    except torch.OutOfMemoryError:
+        raise  # it says nothing about Triton
     except Exception as error:  # whatever a compiler may say
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
