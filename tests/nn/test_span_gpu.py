@@ -128,6 +128,15 @@ def test_the_kernels_drop_what_the_plain_mask_drops(rows, first):
     assert torch.equal(out > 0, kept.transpose(0, 1))
 
 
+@gpu
+def test_the_plain_mask_compiled_is_the_plain_mask():
+    """Where the kernels cannot be used, dropout is this mask, compiled."""
+    seed = torch.tensor([12345], device=DEVICE)
+    torch.compiler.reset()
+    compiled = torch.compile(keep_mask, fullgraph=True)
+    assert torch.equal(compiled(seed, 3, 70, 5000, 0.3), keep_mask(seed, 3, 70, 5000, 0.3))
+
+
 @anywhere
 def test_runs_are_equal_bit_for_bit():
     q, kv, g, spans = projections("self", torch.float16, g_values=2)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from qknorm.nn import MultiheadAttention, Packing, packed_attention
 from qknorm.nn.functional import l2_normalize, plain_heads
@@ -131,6 +132,30 @@ def test_dropout_drops_weights_and_leaves_the_sum_of_the_softmax_alone():
     assert none_kept.any() and (summed[none_kept] == 0).all()
     some = summed[~all_kept & ~none_kept]
     assert some.numel() and (some > 0).all() and (some < 1 / 0.6).all()
+
+
+def scrambled(x):
+    """MurmurHash3's finish in NumPy's uint32."""
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return x ^ (x >> np.uint32(16))
+
+
+@pytest.mark.parametrize("seed", [0, 12345, 2**31 - 1])
+def test_the_mask_is_the_hash_of_the_kernels(seed):
+    head, row, key = (np.arange(n, dtype=np.uint32) for n in (3, 70, 5000))
+    state = scrambled(np.uint32([seed]) + head * np.uint32(0x9E3779B9))
+    state = scrambled(state[:, None] + row * np.uint32(0x85EBCA77))
+    bits = scrambled(state[:, :, None] + key * np.uint32(0xC2B2AE3D))
+    kept = keep_mask(torch.tensor([seed]), 3, 70, 5000, 0.3)
+    assert np.array_equal(kept.numpy(), bits >> np.uint32(8) >= int(0.3 * 2**24))
+
+
+def test_the_mask_needs_no_number_beyond_int32():
+    """A compiler for GPUs counts places in 32 bits, and refuses to multiply them by more."""
+    graph = make_fx(lambda seed: keep_mask(seed, 2, 5, 7, 0.3))(torch.tensor([1])).graph
+    numbers = [x for node in graph.nodes for x in node.args if isinstance(x, int)]
+    assert len(numbers) > 9 and all(-(2**31) <= x < 2**31 for x in numbers)
 
 
 @pytest.mark.parametrize("dropout_p", [0.1, 0.3, 0.5])

@@ -97,8 +97,11 @@ def plain_span_attention(
 
 
 def keep_mask(seed: Tensor, heads: int, rows: int, keys: int, dropout_p: float) -> Tensor:
-    """(H, R, Rk) which weights the kernels' dropout keeps: a hash of seed, head, query row and key row."""
-    head, row, key = (torch.arange(n, device=seed.device) for n in (heads, rows, keys))
-    state = scramble((seed + head * 0x9E3779B9).int())  # wraps around at 32 bits, as the kernels do
-    state = scramble((state[:, None].long() + row * 0x85EBCA77).int())
-    return stays(scramble((state[:, :, None].long() + key * 0xC2B2AE3D).int()), dropout_p)
+    """(H, R, Rk) which weights the kernels' dropout keeps: a hash of seed, head, query row and key row.
+
+    Wraps around at 32 bits, as the kernels do; their factors less 2³², which a compiler can take for int32.
+    """
+    head, row, key = (torch.arange(n, device=seed.device, dtype=torch.int32) for n in (heads, rows, keys))
+    state = scramble(seed.int() + head * -0x61C88647)  # 0x9E3779B9
+    state = scramble(state[:, None] + row * -0x7A143589)  # 0x85EBCA77
+    return stays(scramble(state[:, :, None] + key * -0x3D4D51C3), dropout_p)  # 0xC2B2AE3D
