@@ -22,7 +22,7 @@ def flat(lengths, room, dtype, seed=0):
     return torch.cat([x, torch.full((room, E), 1e3)]).to(CUDA, dtype).requires_grad_()
 
 
-LENGTHS, MEMORY = [5, 0, 33, 1, 70], [9, 3, 1, 40, 12]
+LENGTHS, MEMORY = [5, 0, 33, 4, 1, 70], [9, 3, 1, 0, 40, 12]  # some without queries, some without keys
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qknorm.nn import MultiheadAttention, Packing, pack, packed_attention, unpack
+from qknorm.nn.packed import _memory_efficient
 from support.compare import error
 
 E, H = 16, 4
@@ -40,7 +41,7 @@ def test_packed_is_padded(lengths, seed, cross, is_causal, room, places, norm):
     is_causal = is_causal and not cross
     torch.manual_seed(seed)
     made = MultiheadAttention(E, H, batch_first=True, qk_norm=norm)
-    memory_lengths = [(n * 7 + seed) % 5 + 1 for n in lengths] if cross else lengths
+    memory_lengths = [(n * 7 + seed) % 5 for n in lengths] if cross else lengths
     x, memory = flat(lengths, room, seed=seed), flat(memory_lengths, 2 * room, seed=seed + 1)
     packing = Packing.of(lengths, places=len(lengths) + places)
     key_packing = Packing.of(memory_lengths, places=len(lengths) + places, max_length=9)
@@ -131,6 +132,22 @@ def test_pack_undoes_unpack_and_places_are_right(lengths, room, places):
     sentence, position = packing.place(rows)
     assert list(zip(sentence.tolist(), position.tolist(), strict=True)) == expected
     assert packing.used(rows).tolist() == [True] * sum(lengths) + [False] * room
+
+
+def test_gradients_that_a_gpu_kernel_leaves_unwritten_reach_nothing(monkeypatch):
+    """PyTorch's memory-efficient kernel writes no gradients of queries whose sentence has no keys."""
+    queries, keys = Packing.of([2, 0, 3, 1], places=6), Packing.of([1, 4, 0, 2], places=6)
+    keyless = torch.tensor([0, 0, 1, 1, 1, 0, 1, 1], dtype=torch.bool)  # unused room at the end
+
+    def careless(q, *_, **__):
+        out = q.clone()
+        out.register_hook(lambda grad: grad.masked_fill(keyless[:, None, None], float("nan")))
+        return (out,)
+
+    monkeypatch.setattr(torch.ops.aten, "_efficient_attention_forward", careless)
+    q, k = torch.randn(8, H, 4, requires_grad=True), torch.randn(7, H, 4)
+    _memory_efficient(q, k, k, queries, keys, False, 0.0, 1.0).sum().backward()
+    assert (q.grad[keyless] == 0).all() and (q.grad[~keyless] == 1).all()
 
 
 def test_float_scale_of_the_functional_form():

@@ -174,6 +174,8 @@ def _memory_efficient(
     dropout_p: float,
     scale: float,
 ) -> Tensor:
+    if keys is not queries:  # its backward leaves the gradients of queries without a key unwritten
+        q = torch.where(_has_keys(queries, keys, q.size(0))[:, None, None], q, 0.0)
     out: Tensor = torch.ops.aten._efficient_attention_forward(
         q[None],
         k[None],
@@ -189,6 +191,11 @@ def _memory_efficient(
         scale=scale,
     )[0]
     return out[0]
+
+
+def _has_keys(queries: Packing, keys: Packing, rows: int) -> Tensor:
+    """(rows,) True where a row belongs to a sentence that has keys."""
+    return queries.used(rows) & (keys.cu_seqlens.diff() > 0)[queries.place(rows)[0]]
 
 
 def check_packed(q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, is_causal: bool) -> None:
