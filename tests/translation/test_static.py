@@ -67,11 +67,13 @@ def test_every_kind_of_model(made):
     same(small_model(1, **made), SOURCES, SearchSettings(nbest=4, max_extra=7), 1e-9)
 
 
-@pytest.mark.parametrize(("batch_tokens", "nbest"), [(110, 1), (500, 4), (32768, 2)])  # from 4 slots to 256
-def test_refilled_and_shrinking_slots(reverser, many, batch_tokens, nbest):
+@pytest.mark.parametrize(("batch_tokens", "slots", "nbest"), [(220, 4, 1), (500, 8, 4), (32768, 256, 2)])
+def test_refilled_and_shrinking_slots(reverser, many, batch_tokens, slots, nbest):
     order = list(range(len(many)))
     random.Random(batch_tokens).shuffle(order)
-    found = same(reverser, [many[i] for i in order], SearchSettings(nbest=nbest, batch_tokens=batch_tokens))
+    settings = SearchSettings(nbest=nbest, batch_tokens=batch_tokens)
+    assert static.search_of(reverser).most_slots(reverser, settings, static.SOURCE_ROOMS[0]) == slots
+    found = same(reverser, [many[i] for i in order], settings)
     assert len({len(nbest[0].ids) for nbest in found}) > 6  # so that sentences leave at different steps
 
 
