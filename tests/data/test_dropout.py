@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qknorm.data.dropout import LARGEST_POOL, BpeDropout
-from qknorm.data.sentences import EncodedPairs
+from qknorm.data.sentences import SIDES, EncodedPairs
 from qknorm.data.subwords import Subwords
 
 
@@ -23,7 +23,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def subwords(files: tuple[Path, Path]) -> Subwords:
-    return Subwords.learn(*files, operations=60, for_dropout=True)
+    return Subwords.learn(*files, operations=60, for_dropout=SIDES)
 
 
 def same(one: EncodedPairs, other: EncodedPairs) -> bool:
@@ -61,6 +61,21 @@ def test_rate_0_is_plain_encoding(files: tuple[Path, Path], subwords: Subwords) 
     assert [ids.tolist() for ids in (pairs.source[i] for i in range(len(pairs)))] == subwords.encode(
         lines, "source"
     )
+
+
+def test_one_side_alone(files: tuple[Path, Path]) -> None:
+    lines = [[line for line in file.read_text().split("\n") if line] for file in files]
+    for dropped, other in (SIDES, SIDES[::-1]):
+        subwords = Subwords.learn(*files, operations=60, for_dropout=[dropped])
+        pairs = BpeDropout(*files, subwords, 0.3, seed=1, sides=[dropped]).pairs(0)
+        for side, text in zip(SIDES, lines, strict=True):
+            found = [ids.tolist() for ids in map(getattr(pairs, side).__getitem__, range(len(pairs)))]
+            assert (found == subwords.encode(text, side)) == (side == other)
+            assert subwords.decode(found) == text
+        plain = Subwords.learn(*files, operations=60)
+        mask = plain.source_mask if other == "source" else plain.target_mask
+        kept = subwords.source_mask if other == "source" else subwords.target_mask
+        assert kept.sum() == mask.sum()  # the other side has no subwords more
 
 
 def test_occurrences_of_a_word_differ_within_a_pass(files: tuple[Path, Path], subwords: Subwords) -> None:

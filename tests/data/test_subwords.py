@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qknorm.data.merges import Merges
+from qknorm.data.sentences import SIDES
 from qknorm.data.subwords import Subwords
 from qknorm.errors import UserError
 from qknorm.ids import BOS, EOS, PAD, UNK
@@ -116,7 +117,7 @@ def test_an_unseen_piece_is_split_no_further_than_needed() -> None:
 def test_for_dropout_keeps_what_words_are_merged_through() -> None:
     lines = ["abcd abcd abc abc"]
     plain = Subwords.learn(lines, lines, operations=20)
-    fuller = Subwords.learn(lines, lines, operations=20, for_dropout=True)
+    fuller = Subwords.learn(lines, lines, operations=20, for_dropout=SIDES)
     assert fuller.pieces(fuller.encode(lines, "source")[0]) == ["abcd", "abcd", "abc", "abc"]
     extra = set(fuller.pieces(range(fuller.size))) - set(plain.pieces(range(plain.size)))
     assert extra == {"ab@@", "cd"}

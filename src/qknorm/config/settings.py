@@ -91,6 +91,15 @@ class SubwordSettings(Settings):
     """Both languages are weighted by their number of sentences to this power while BPE is learned."""
     dropout: Chance = 0.0
     """BPE-dropout: the chance that a merge is left out, drawn afresh in every pass over the training text."""
+    dropout_on: Literal["both", "source", "target"] = "both"
+    """Where merges are left out; on the source side alone the model learns faster."""
+
+    @property
+    def dropped_sides(self) -> tuple[Literal["source", "target"], ...]:
+        """Sides with BPE-dropout."""
+        if self.dropout == 0:
+            return ()
+        return ("source", "target") if self.dropout_on == "both" else (self.dropout_on,)
 
 
 class TrainingSettings(Settings):

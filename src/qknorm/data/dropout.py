@@ -5,6 +5,7 @@ segmentations drawn from a seed, larger for frequent words; a pass then only pic
 occurrence, which numpy does for millions of words in a second or two.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +24,18 @@ class BpeDropout:
     """Training text that is segmented afresh each pass."""
 
     def __init__(
-        self, source: str | Path, target: str | Path, subwords: Subwords, rate: float, seed: int
+        self,
+        source: str | Path,
+        target: str | Path,
+        subwords: Subwords,
+        rate: float,
+        seed: int,
+        sides: Collection[Side] = SIDES,
     ) -> None:
-        """Read the usable pairs of two files. `rate` is the chance of a merge being skipped (usual: 0.1)."""
+        """Read the usable pairs of two files. `rate` is the chance of a merge being skipped (usual: 0.1).
+
+        Sides that are not in `sides` are segmented as ever.
+        """
         if not 0 <= rate < 1:
             raise ValueError(f"a dropout rate is at least 0 and under 1, not {rate}")
         readers = {side: _Reader(subwords) for side in SIDES}
@@ -33,7 +43,8 @@ class BpeDropout:
             for side, line in zip(SIDES, lines, strict=True):
                 readers[side].add(line)
         self._sides = [
-            _Side(readers[side], subwords, side, rate, [seed, place]) for place, side in enumerate(SIDES)
+            _Side(readers[side], subwords, side, rate if side in sides else 0.0, [seed, place])
+            for place, side in enumerate(SIDES)
         ]
 
     def pairs(self, pass_number: int) -> EncodedPairs:
@@ -79,6 +90,8 @@ class _Side:
         vocabulary = list(reader.numbers)
         counts = np.bincount(self._words, minlength=len(vocabulary))
         self._pool_sizes = np.clip(counts, SMALLEST_POOL, LARGEST_POOL)
+        if not rate:
+            self._pool_sizes[:] = 1
         self._pool_starts = offsets_of(self._pool_sizes)[:-1]
         generator = np.random.default_rng([*seeds, _POOLS, 0])
         pool = subwords.dropout(vocabulary, side, self._pool_sizes, rate, generator)

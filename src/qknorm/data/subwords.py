@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ class Subwords:
         operations: int = 8000,
         sample_power: float = 0.5,
         seed: int = 1,
-        for_dropout: bool = False,
+        for_dropout: Collection[Side] = (),
     ) -> "Subwords":
         """Learn from two files (a `str` is a path) or two collections of lines.
 
@@ -81,7 +81,7 @@ class Subwords:
         n^sample_power: with unequal sides the larger is sampled and the smaller repeated, with equal
         sides every line counts once. Characters, and each side's subwords, come from all lines.
 
-        BPE-dropout needs more subwords a side: `for_dropout` also keeps those that its words are merged
+        BPE-dropout needs more subwords: sides `for_dropout` also keep those that their words are merged
         through. Without them a word with one merge dropped would often fall apart into characters.
         """
         split = splitter(kind)
@@ -112,8 +112,10 @@ class Subwords:
             for words in everything
         ]
         seen = [set(chain.from_iterable(side.values())) for side in units]
-        if for_dropout:
-            seen = [_with_parts(merges, side) for side in seen]
+        seen = [
+            _with_parts(merges, units) if side in for_dropout else units
+            for side, units in zip(SIDES, seen, strict=True)
+        ]
         merged = [{unit for unit in side if merges.parts[unit]} for side in seen]
         learnt = cls(kind, merges, *merged)
         for side, segmented in zip(SIDES, units, strict=True):

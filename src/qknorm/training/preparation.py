@@ -163,7 +163,7 @@ def _subwords(recipe: Recipe, train: Pair, cache: Path, progress: Progress) -> S
         "operations": settings.operations,
         "sample_power": settings.sample_power,
         "seed": recipe.training.seed,
-        "for_dropout": settings.dropout > 0,
+        "for_dropout": settings.dropped_sides,
     }
     known = json.dumps([options, sha256_file(train.source), sha256_file(train.target)], sort_keys=True)
     file = cache / "subwords" / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.json"

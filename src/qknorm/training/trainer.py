@@ -105,9 +105,10 @@ class Trainer:
         self.peak = peak_rate(self.settings, self.recipe.model.d_model)
         self.dev_references = references(prepared, "dev")
         dropout = None
-        if self.recipe.subwords.dropout > 0:
-            train = prepared.files["train"]
-            dropout = BpeDropout(*train, prepared.subwords, self.recipe.subwords.dropout, self.settings.seed)
+        cut = self.recipe.subwords
+        if cut.dropped_sides:
+            train, seed = prepared.files["train"], self.settings.seed
+            dropout = BpeDropout(*train, prepared.subwords, cut.dropout, seed, cut.dropped_sides)
         self.passes = Passes(prepared.encoded["train"], dropout, self.settings, workers)
         if not len(self.batches):
             raise UserError(
