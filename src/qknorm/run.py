@@ -23,6 +23,7 @@ from qknorm.config import Recipe, dump_recipe, load_recipe
 from qknorm.data import Subwords, write_atomic
 from qknorm.data.text import sha256_file
 from qknorm.errors import UserError
+from qknorm.history import read_history
 from qknorm.model import Transformer
 from qknorm.tensors import load_tensors
 
@@ -124,16 +125,8 @@ class Run:
             raise UserError(f"{file} does not fit {self.recipe_file}: {error}") from error
 
     def history(self) -> list[dict[str, Any]]:
-        """One row an epoch; a last line that a kill cut short is left out."""
-        if not self.history_file.exists():
-            return []
-        rows = []
-        for line in self.history_file.read_text(encoding="utf-8").split("\n"):
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                continue
-        return rows
+        """One row an epoch; a UserError where a line is damaged."""
+        return read_history(self.history_file)
 
     def write_history(self, rows: list[dict[str, Any]]) -> None:
         write_atomic(self.history_file, "".join(json.dumps(row) + "\n" for row in rows))

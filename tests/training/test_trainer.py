@@ -1,6 +1,5 @@
 """The training loop: it learns, goes on exactly after any interruption, and says what went wrong."""
 
-import json
 import shutil
 import signal
 import subprocess
@@ -377,12 +376,3 @@ def test_ema_and_last_average_the_weights(corpus, cache, tmp_path):
 def test_a_run_folder_that_is_none(tmp_path):
     with pytest.raises(UserError, match=r"is not a run folder .* `qknorm train`"):
         Run.open(tmp_path)
-
-
-def test_history_survives_a_cut_line(finished, tmp_path):
-    run = Run(tmp_path)
-    run.write_history([{"epoch": 1}, {"epoch": 2}])
-    run.history_file.write_text(run.history_file.read_text()[:-4])
-    assert run.history() == [{"epoch": 1}] and json.loads(
-        finished.run.history_file.read_text().split("\n")[0]
-    )

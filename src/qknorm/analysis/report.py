@@ -51,6 +51,7 @@ class Side:
     subwords: Subwords
     model: Transformer
     hypotheses: list[str]
+    history: list[dict[str, Any]]
 
 
 def write_report(
@@ -131,7 +132,7 @@ def _side(run: Run, name: str, text: Text, device: torch.device | str) -> Side:
         raise UserError(
             f"{file} has {len(hypotheses):,} lines and {text.name} has {len(text):,}; restore it from a copy."
         )
-    return Side(name, run, run.subwords(), run.model("best", device), hypotheses)
+    return Side(name, run, run.subwords(), run.model("best", device), hypotheses, run.history())
 
 
 def _check_comparable(runs: Sequence[Run], split: str) -> None:
@@ -168,7 +169,7 @@ def _about(side: Side, text: Text) -> dict[str, Any]:
             f"{facts.get('examples', 0):,} training pairs, {side.subwords.size:,} subwords, "
             f"{sum(p.numel() for p in side.model.parameters()):,} parameters, seed {recipe.training.seed}",
         ],
-        "history": [{key: _finite(row.get(key)) for key in HISTORY} for row in side.run.history()],
+        "history": [{key: _finite(row.get(key)) for key in HISTORY} for row in side.history],
         "modules": [
             {
                 "kind": kind,

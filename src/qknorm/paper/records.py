@@ -126,6 +126,12 @@ def _opened(folder: Path, written: int) -> Record:
 
 def keep(results: Path, experiment: Experiment, run: Run, experiment_hash: str, corpus: TextFiles) -> Record:
     """Copy what is kept of a finished run; ``record.json`` comes last and makes it a record."""
+    history = run.history()
+    if not history:
+        raise UserError(
+            f"{run.history_file} is missing or empty; restore it from a copy, or remove {run.path} and "
+            "train anew."
+        )
     folder = results / RUNS / experiment.name
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "hypotheses").mkdir(parents=True)
@@ -136,7 +142,6 @@ def keep(results: Path, experiment: Experiment, run: Run, experiment_hash: str, 
     for file in (run.history_file, run.hypotheses_file("dev"), run.hypotheses_file("test"), run.scores_file):
         if file.is_file():
             shutil.copyfile(file, folder / file.relative_to(run.path))
-    history = run.history()
     about = _identity(experiment) | {
         "experiment": experiment_hash,
         "text": corpus.text,
