@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from qknorm.training import loss as loss_module
 from qknorm.training.loss import Allowed, written_out_loss
+from qknorm.training.loss_rows import ROWS
 from support.compare import error
 from support.loss import smoothed_loss
 
@@ -27,7 +27,7 @@ def written_out(h, table, bias, wanted, allowed, smoothing):
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_value_and_gradients(monkeypatch, rows, masked, with_bias, smoothing):
-    monkeypatch.setitem(loss_module.ROWS, "cpu", rows)
+    monkeypatch.setitem(ROWS, "cpu", rows)
     torch.manual_seed(0)
     h, table, bias = torch.randn(R, E), torch.randn(V, E), torch.randn(V)
     allowed = None
@@ -60,7 +60,7 @@ def test_bfloat16_stays_close():
 @pytest.mark.parametrize("rows", [4, 512])
 def test_positions_that_do_not_count(monkeypatch, rows):
     """They add nothing and get no gradient, even where their wanted subword is none of the target side's."""
-    monkeypatch.setitem(loss_module.ROWS, "cpu", rows)
+    monkeypatch.setitem(ROWS, "cpu", rows)
     torch.manual_seed(0)
     h, table, bias = (torch.randn(shape, requires_grad=True) for shape in ((R, E), (V, E), (V,)))
     mask = torch.arange(V) > 1
