@@ -214,10 +214,8 @@ def main() -> None:
     rounds, count = options.rounds, len(sources)
     ours = measure("free, captured, float32", rounds, count, lambda: beam_search(model, sources, settings))
     peak = torch.cuda.max_memory_allocated() / 2**30
-    half = torch.bfloat16
-    measure(
-        "free, captured, bfloat16", rounds, count, lambda: beam_search(model, sources, settings, dtype=half)
-    )
+    half = copy.deepcopy(model).bfloat16()
+    measure("free, captured, bfloat16", rounds, count, lambda: beam_search(half, sources, settings))
     if not options.no_plain:
         seconds, plain = timed(lambda: beam_search(model, sources, settings, _static=False))
         print_row("free, plain, float32", [seconds], count)

@@ -67,6 +67,7 @@ MISTAKES = {
     "no such GPU": (["train", "good.yaml", "--device", "cuda:99"], "so no cuda:99"),
     "translate without a run": (["translate", "folder"], "folder is not a run folder"),
     "beam": (["translate", "folder", "--beam", "0"], "--beam"),
+    "precision": (["translate", "folder", "--precision", "float8"], "'float32', 'bfloat16'"),
     "length penalty": (["translate", "folder", "--length-penalty", "inf"], "not a finite number"),
     "info of no run": (["info", "a.txt"], "a.txt is not a run folder"),
     "score of no file": (["score", "no.txt", "a.txt"], "no.txt: there is no such file"),

@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("babel", reason="needs the Python package babel")
 
@@ -97,6 +98,17 @@ def test_translate_with_columns_and_an_ensemble(home, run, command):
     assert list(counts) == ["1", "2", "3", "4", "5", "6", "7"]
     assert [counts[blank] for blank in ("2", "3", "5")] == [1, 1, 1]
     assert max(counts.values()) == 2
+
+
+def test_translate_in_bfloat16(home, run, command):
+    half = command("translate", run, "text/test.en", "--scores", "--precision", "bfloat16")
+    whole = command("translate", run, "text/test.en", "--scores", "--precision", "float32")
+    assert half.code == 0 and half.out != whole.out
+    assert whole.out == command("translate", run, "text/test.en", "--scores").out
+    lines = (home / "text/test.en").read_text().splitlines()
+    found = Translator.load(run, dtype=torch.bfloat16).stream(lines)
+    expected = [f"{number}\t{t.score:.6f}\t{t.text}\n" for number, (t,) in enumerate(found, 1)]
+    assert half.out == "".join(expected)
 
 
 def test_scores_alone_have_the_same_columns(run, command):

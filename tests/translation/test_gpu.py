@@ -8,7 +8,6 @@ import torch
 from qknorm.ids import EOS
 from qknorm.model import ModelSettings, Transformer
 from qknorm.translation import SearchSettings, beam_search, force_score, static
-from qknorm.translation.twin import twin
 from support.reverser import sentences
 from support.slow_search import small_model
 
@@ -116,15 +115,6 @@ def test_half_precision(model, many, dtype):
     for (best,), f in zip(found, forced, strict=True):
         if best.finished:
             assert best.log_prob == pytest.approx(f.log_prob, rel=0.05, abs=0.15)
-
-
-def test_bfloat16_twin_keeps_its_graphs(model, many):
-    first = beam_search(model, many, dtype=torch.bfloat16)
-    half = twin(model, torch.bfloat16)
-    graphs = dict(static.search_of(half).graphs)
-    again = beam_search(model, many, dtype=torch.bfloat16)
-    assert graphs and static.search_of(half).graphs == graphs
-    assert [nbest[0].ids for nbest in first] == [nbest[0].ids for nbest in again]
 
 
 def test_under_autocast_the_plain_way_is_taken(many):

@@ -11,7 +11,6 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from qknorm.ids import BOS, EOS, PAD
 from qknorm.translation import SearchSettings, beam_search, static
 from qknorm.translation.slots import Slots
-from qknorm.translation.twin import twin
 from support.reverser import sentences
 from support.slow_search import small_model
 
@@ -201,24 +200,6 @@ def test_modes_come_back():
     model.train()
     same(model, SOURCES, SearchSettings(), 1e-9)
     assert model.training and model.decoder[0].ff.training
-
-
-@pytest.mark.parametrize("_static", [False, True])
-def test_another_precision_follows_the_weights(_static):
-    model, sources = small_model(0, dtype=torch.float32), SOURCES
-    settings = SearchSettings(max_extra=5)
-    for factor in (1.0, 1.3):
-        with torch.no_grad():
-            model.embedding.bias.mul_(factor)
-        half = copy.deepcopy(model).bfloat16()
-        found = beam_search(model, sources, settings, dtype=torch.bfloat16, _static=_static)
-        assert found == beam_search(half, sources, settings, _static=_static)
-        assert found != beam_search(model, sources, settings, _static=_static)
-    half = twin(model, torch.bfloat16)
-    half.positions.upto(2000)  # as a long sentence makes it
-    assert twin(model, torch.bfloat16) is half
-    own = beam_search(model, sources, settings, dtype=torch.float32)
-    assert own == beam_search(model, sources, settings)
 
 
 def test_a_step_looks_at_no_value():

@@ -1,6 +1,7 @@
 """Text in, text out, from a run folder."""
 
 import pytest
+import torch
 
 import qknorm
 from qknorm import Translator
@@ -67,6 +68,18 @@ def test_nbest_scores_and_attention(runs):
     assert (layers, heads, target) == (1, 2, len(first.pieces) + 1) and source >= 4
     (log_prob,) = translator.score(["ano casa gato"], [first.text])
     assert log_prob == pytest.approx(first.log_prob, abs=1e-4)
+
+
+def test_another_precision(runs):
+    """Rounded weights say the same of a model that is sure, with other scores; float32 is what is trained."""
+    sources = (runs[0].parent / "corpus" / "test.src").read_text().split("\n")[:-1]
+    whole, half = Translator.load(runs[0]), Translator.load(runs[0], dtype=torch.bfloat16)
+    assert {weight.dtype for weight in half.models[0].parameters()} == {torch.bfloat16}
+    assert {weight.dtype for weight in whole.models[0].parameters()} == {torch.float32}
+    ours, theirs = (sum(t.score for (t,) in each.stream(sources)) for each in (half, whole))
+    assert ours != theirs and ours == pytest.approx(theirs, rel=0.05)
+    forced = half.score(sources, half(sources))
+    assert forced == pytest.approx([t.log_prob for (t,) in half.stream(sources)], rel=0.05, abs=0.1)
 
 
 def test_an_ensemble(runs):

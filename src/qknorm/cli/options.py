@@ -19,6 +19,13 @@ class Kind(StrEnum):
     raw = "raw"
 
 
+class Precision(StrEnum):
+    """What a model computes in."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
 class AttentionKind(StrEnum):
     """Whose attention, and to what: see ``qknorm.analysis.weights.Kind``."""
 

@@ -21,7 +21,6 @@ from qknorm.translation.continuations import best_continuations
 from qknorm.translation.ensemble import Ensemble, check_ids
 from qknorm.translation.hypothesis import Finished, Hypothesis, SearchSettings
 from qknorm.translation.static import search_of
-from qknorm.translation.twin import twin
 from qknorm.workers import Workers
 
 
@@ -31,7 +30,6 @@ def beam_search(
     settings: SearchSettings | None = None,
     *,
     need_weights: bool = False,
-    dtype: torch.dtype | None = None,
     progress: Callable[[int, int], None] | None = None,
     _static: bool | None = None,
 ) -> list[list[Hypothesis]]:
@@ -50,13 +48,10 @@ def beam_search(
         sources: the subword ids of each sentence, without EOS.
         settings: ``SearchSettings()`` is the paper's.
         need_weights: also give each hypothesis its cross-attention; for one model only.
-        dtype: search with the weights rounded to this, bfloat16 for speed on a GPU; not given, as they are.
         progress: called with the sentences done and all there are, whenever some are done.
     """
     settings = SearchSettings() if settings is None else settings
     ensemble = Ensemble(models)
-    if dtype is not None:
-        ensemble = Ensemble([twin(model, dtype) for model in ensemble.models])
     if need_weights and len(ensemble.models) > 1:
         raise ValueError("need_weights goes with one model: each model of an ensemble attends differently")
     check_ids("source", sources, ensemble.vocab_size)

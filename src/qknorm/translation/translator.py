@@ -58,8 +58,12 @@ class Translator:
         run: str | Path | Sequence[str | Path],
         device: torch.device | str | None = None,
         which: str = "best",
+        dtype: torch.dtype = torch.float32,
     ) -> Translator:
-        """From one run folder, or several of the same subwords: their probabilities are averaged."""
+        """From one run folder, or several of the same subwords: their probabilities are averaged.
+
+        In another ``dtype``, bfloat16 for speed on a GPU, weights are rounded and some translations differ.
+        """
         runs = [Run.open(path) for path in ([run] if isinstance(run, str | Path) else run)]
         if not runs:
             raise UserError("Name at least one run folder to translate with.")
@@ -71,7 +75,8 @@ class Translator:
                     f"{other.path} and {runs[0].path} have different subwords and cannot translate together; "
                     "train them from the same files with the same subwords settings."
                 )
-        return cls([each.model(which, device) for each in runs], subwords, runs[0].recipe().decoding)
+        models = [each.model(which, device).to(dtype) for each in runs]
+        return cls(models, subwords, runs[0].recipe().decoding)
 
     def __call__(
         self,
