@@ -1,5 +1,6 @@
 """The training loop: it learns, goes on exactly after any interruption, and says what went wrong."""
 
+import math
 import shutil
 import signal
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qknorm.config import load_recipe
+from qknorm.config import TrainingSettings, load_recipe
 from qknorm.data import Batches
 from qknorm.errors import UserError
 from qknorm.progress import Progress
@@ -351,6 +352,16 @@ def test_without_dev_some_of_train_is_set_aside(cache, tmp_path):
         prepare(
             tiny_recipe(folder, "data.dev_size=500"), tmp_path / "data", Progress(quiet=True), cache=cache
         )
+
+
+@pytest.mark.parametrize(("decay", "every"), [(0.5, 1), (0.99, 1), (0.999, 10), (0.9999, 100)])
+def test_the_running_mean_keeps_its_share_whether_it_moves_at_each_update_or_now_and_then(decay, every):
+    averaging = Averaging(TrainingSettings(average="ema", ema_decay=decay), torch.nn.Linear(1, 1))
+    steps = range(200_000, 201_000)
+    weights = [averaging.weight(step) for step in steps]
+    assert math.prod(1 - weight for weight in weights) == pytest.approx(decay ** len(steps))
+    assert [step for step, weight in zip(steps, weights, strict=True) if weight] == list(steps[::every])
+    assert averaging.weight(1) == 1 - 2 / 11  # at first it follows quickly
 
 
 def test_ema_and_last_average_the_weights(corpus, cache, tmp_path):

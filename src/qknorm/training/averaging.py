@@ -13,6 +13,8 @@ from qknorm.model import Transformer
 from qknorm.training.flat import joined
 
 EMA, SNAPSHOT = "ema.", "snapshot."
+MOVE = 0.01
+"""About how far the running mean moves at a time, once it does not do so at every update."""
 
 
 class Averaging:
@@ -32,14 +34,19 @@ class Averaging:
     def weight(self, step: int) -> float:
         """How far the running mean moves towards the weights at this update.
 
-        Early on it moves faster, so that it forgets the initial weights.
+        Early on it moves faster, so that it forgets the initial weights. Later, where a move would be very
+        small, it moves every few updates, as far as it would have in all of them: memory is read less often.
         """
-        return 1 - min(self.decay, (1 + step) / (10 + step))
+        early = (1 + step) / (10 + step)
+        if early < self.decay:
+            return 1 - early
+        every = max(1, round(MOVE / (1 - self.decay)))
+        return 0.0 if step % every else 1 - self.decay**every
 
     @torch.no_grad()
     def after_update(self, step: int) -> None:
         """Follow an update."""
-        if self.kind == "ema":
+        if self.kind == "ema" and self.weight(step) > 0:
             new: list[Tensor] = [p for _, p in self.model.named_parameters()]
             torch._foreach_lerp_(list(self._ema.values()), new, self.weight(step))
 

@@ -87,8 +87,10 @@ def update_weights(
             tl.store(second + at, v, mask=there)
         tl.store(weights + at, w, mask=there)
         if HAS_MEAN:
-            kept = tl.load(mean + at, mask=there, other=0.0)
-            tl.store(mean + at, kept + tl.load(share) * (w - kept), mask=there)
+            moves = tl.load(share)
+            if moves != 0.0:
+                kept = tl.load(mean + at, mask=there, other=0.0)
+                tl.store(mean + at, kept + moves * (w - kept), mask=there)
         if HAS_ROUNDED:
             tl.store(rounded + at, w, mask=there)
 
