@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "qknorm"
 
-COMMON = {"errors", "ids", "progress", "markdown", "__version__"}
+COMMON = {"clock", "errors", "ids", "progress", "markdown", "__version__"}
 """What any room above ``nn`` may use: it knows nothing of the others."""
 ROOMS = {
     "__init__": {"translation"},
@@ -20,7 +20,8 @@ ROOMS = {
     "errors": set(),
     "ids": set(),
     "markdown": set(),
-    "progress": set(),
+    "clock": set(),
+    "progress": {"clock"},
     "history": {"errors"},
     "workers": {"errors"},
     "model": {"ids", "nn"},

@@ -10,6 +10,7 @@ import typer
 
 from qknorm.cli import options
 from qknorm.cli.recipe import choose_recipe
+from qknorm.clock import process_start
 from qknorm.progress import Progress
 
 if TYPE_CHECKING:
@@ -44,9 +45,10 @@ def train(
     from qknorm.training import train as train_model
     from qknorm.workers import Workers
 
+    begun = process_start()
     files = _files(source, target, dev_source, dev_target, test_source, test_target)
     with Workers.start(options.check_device(device)) as workers:
-        progress = Progress(quiet=not workers.first)
+        progress = Progress(quiet=not workers.first, since=begun)
         with workers.first_alone():
             recipe, folder = choose_recipe(recipe_file, files, subwords, run, overrides or [], progress)
         progress.note(f"Run folder: {folder}")
