@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,7 @@ pytest.importorskip("babel", reason="needs the Python package babel")
 
 from qknorm import Translator
 from qknorm.data.phrasebook import write_phrasebook
-from qknorm.run import Run
+from qknorm.run import Run, signed
 from support.command import Command, environment, run_command, small
 
 INPUT = (
@@ -56,7 +57,9 @@ def command(home, monkeypatch, capsys) -> Command:
 
 def test_two_files_are_enough_to_train(trained, run):
     assert "300 pairs are less than any corpus of the paper" in trained.err
-    assert "epoch 2: update 40" in trained.err
+    assert re.search(r"^  0:\d\d epoch 2: update 40", trained.err, re.MULTILINE)
+    assert all(re.match(r"  0:\d\d .", line) for line in trained.err.splitlines())
+    assert "From the start of the command to these scores: 0:" in trained.err.splitlines()[-1]
     assert "\ntest: SacreBLEU" in trained.out and "dev: SacreBLEU" in trained.out
     assert "Translate with: qknorm translate runs/en-gl FILE" in trained.out
     assert Run.open(run).recipe().model.d_model == 32
@@ -191,12 +194,23 @@ def test_info_as_text_and_json(run, command):
     assert shown.code == 0, shown.err
     for words in ("1+1 layers, width 32", "Best epoch", "ms/step", "tokens/s", "waiting", "best.safetensors"):
         assert words in shown.out
+    assert "From the start of the command to the scores: 0:" in shown.out
     about = json.loads(command("info", run, "--json").out)
+    assert about["history"][-1]["elapsed"] < about["seconds"] == Run.open(run).manifest()["seconds"]
     assert [row["epoch"] for row in about["history"]] == [1, 2]
     assert about["finished"] and about["scores"]["test"]["sentences"] == 20
     assert about["facts"]["examples"] == 300
     assert about["files"]["best.safetensors"] == (run / "best.safetensors").stat().st_size
     assert about["best"]["dev_bleu"] == max(row["dev_bleu"] for row in about["history"])
+
+
+def test_a_run_of_before_does_not_tell_its_seconds(run, command, tmp_path):
+    old = Run(shutil.copytree(run, tmp_path / "old"))
+    manifest = {key: value for key, value in old.manifest().items() if key != "seconds"}
+    old.manifest_file.write_text(json.dumps(signed(manifest)))
+    shown = command("info", old.path)
+    assert shown.code == 0 and "Best epoch" in shown.out and "From the start" not in shown.out
+    assert json.loads(command("info", old.path, "--json").out)["seconds"] is None
 
 
 def test_prepare_prints_the_facts(run, command):
@@ -222,7 +236,7 @@ def test_an_interrupted_training_goes_on(home, run):
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment(home), cwd=home) as process:
         assert process.stderr
         for line in process.stderr:
-            if line.startswith(b"epoch 1:"):
+            if b" epoch 1: " in line:
                 process.send_signal(signal.SIGINT)
                 break
         rest = process.stderr.read().decode()

@@ -78,6 +78,11 @@ class Run:
         manifest["corpus"] = corpus
         write_atomic(self.manifest_file, json.dumps(signed(manifest), indent=2) + "\n")
 
+    def note_seconds(self, seconds: float) -> None:
+        """Write into the manifest how long it took from the start of the command to the scores."""
+        manifest = signed({**self.manifest(), "seconds": round(seconds, 2)})
+        write_atomic(self.manifest_file, json.dumps(manifest, indent=2) + "\n")
+
     def forget_scores(self) -> None:
         """Remove the scores and the translation of test, which will be made anew."""
         self.scores_file.unlink(missing_ok=True)

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from qknorm.tensors import load_tensors
 from qknorm.training import prepare, train
 from qknorm.training.averaging import Averaging
 from qknorm.training.finish import finish
+from qknorm.training.saver import Saver
 from qknorm.training.step import Step
 from qknorm.workers import Workers
 from support.tiny import tiny_recipe, write_corpus
@@ -127,12 +129,44 @@ def test_the_end_is_told_of_the_best_weights_whatever_the_model_holds(finished, 
     prepared = prepare(folder.recipe(), tmp_path, Progress(quiet=True), folder.subwords(), cache)
     model = build_model(prepared.recipe, prepared.subwords)
     workers = Workers(torch.device("cpu"))
-    scores = finish(folder, prepared, model, Progress(quiet=True), workers)
+    begun = time.monotonic() - 1000
+    scores = finish(folder, prepared, model, Progress(quiet=True), workers, begun)
+    assert 1000 <= folder.manifest()["seconds"] < 1100
     assert scores == finished.scores == folder.scores()
     assert known == {split: folder.hypotheses_file(split).read_bytes() for split in ("dev", "test")}
     folder.hypotheses_file("test").unlink()
-    assert finish(folder, prepared, model, Progress(quiet=True), workers) == scores
+    assert finish(folder, prepared, model, Progress(quiet=True), workers, time.monotonic()) == scores
+    assert folder.manifest()["seconds"] >= 1000, "what is known is not measured anew"
     assert not folder.hypotheses_file("test").exists()
+
+
+def test_seconds_from_the_command_to_the_scores_add_up_over_starts(corpus, cache, tmp_path):
+    options = {"device": "cpu", "progress": Progress(quiet=True), "cache": cache}
+    first = train(
+        tiny_recipe(corpus, "training.max_epochs=1"), tmp_path, begun=time.monotonic() - 5000, **options
+    )
+    assert 5000 < first.run.history()[0]["elapsed"] < first.run.manifest()["seconds"] < 5100
+    run = train(
+        tiny_recipe(corpus, "training.max_epochs=2"), tmp_path, begun=time.monotonic() - 300, **options
+    ).run
+    earlier, later = (row["elapsed"] for row in run.history())
+    assert 5000 < earlier < 5100 and 5300 < later < run.manifest()["seconds"] < 5400
+
+
+def test_scores_are_known_before_the_last_checkpoint_is_waited_for(
+    corpus, cache, tmp_path, monkeypatch, capsys
+):
+    run, seen = Run(tmp_path / "run"), []
+
+    def wait(saver, path=None):
+        if path is None:
+            seen.append((run.scores_file.exists(), capsys.readouterr().err))
+
+    monkeypatch.setattr(Saver, "wait", wait)
+    recipe = tiny_recipe(corpus, "training.max_epochs=1")
+    train(recipe, run.path, device="cpu", progress=Progress(), cache=cache)
+    ((written, said),) = seen
+    assert written and "\ntest: bleu_tokenized" in said and "to these scores: " in said
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_does_not(finished, corpus, cache, tmp_path):

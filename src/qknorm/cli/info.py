@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qknorm.cli import options
+from qknorm.clock import clock
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -67,6 +68,7 @@ def summary(run: Run) -> dict[str, Any]:
         "recipe": run.recipe().model_dump(mode="json"),
         **{key: manifest[key] for key in ("created", "versions", "commit", "machine", "corpus", "facts")},
         "finished": run.scores() is not None,
+        "seconds": None if run.scores() is None else manifest.get("seconds"),  # older runs do not tell
         "history": history,
         "best": next((row for row in reversed(history) if row["best"]), None),
         "scores": run.scores(),
@@ -97,6 +99,8 @@ def _show(run: Run, about: dict[str, Any]) -> None:
     if best := about["best"]:
         bleu = "" if best["dev_bleu"] is None else f", dev BLEU {best['dev_bleu']:.2f}"
         console.print(f"Best epoch: {best['epoch']}{bleu}, dev perplexity {best['dev_perplexity']:.2f}")
+    if about["seconds"] is not None:
+        console.print(f"From the start of the command to the scores: {clock(about['seconds'])}")
     for split, scores in (about["scores"] or {}).items():
         console.print(_pairs(f"Scores of {split}", {k: v for k, v in scores.items() if k != "signatures"}))
     console.print(_pairs("Files", {name: _size(size) for name, size in about["files"].items()}))

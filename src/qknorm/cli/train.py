@@ -52,7 +52,7 @@ def train(
         with workers.first_alone():
             recipe, folder = choose_recipe(recipe_file, files, subwords, run, overrides or [], progress)
         progress.note(f"Run folder: {folder}")
-        trained = train_model(recipe, folder, progress=progress, workers=workers)
+        trained = train_model(recipe, folder, progress=progress, workers=workers, begun=begun)
     if trained.interrupted:
         raise typer.Exit(130)
     if workers.first:

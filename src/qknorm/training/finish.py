@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from qknorm.clock import clock
 from qknorm.data import lines
 from qknorm.data.corpus import write_lines
 from qknorm.data.text import write_atomic
@@ -19,12 +21,18 @@ from qknorm.workers import Workers
 
 
 def finish(
-    folder: Run, prepared: Prepared, model: Transformer, progress: Progress, workers: Workers
+    folder: Run,
+    prepared: Prepared,
+    model: Transformer,
+    progress: Progress,
+    workers: Workers,
+    begun: float,
 ) -> dict[str, Any]:
     """Hypotheses and scores of dev and test, written to the run folder; done before, they are read.
 
     The best weights go into ``model``, the one validated before: what a GPU has captured of its search holds.
-    Dev is scored while test is translated.
+    Dev is scored while test is translated. The manifest keeps the seconds since ``begun``, by
+    ``time.monotonic()``.
     """
     known: dict[str, Any] | None = workers.tell(folder.scores())
     if known is not None:
@@ -52,6 +60,10 @@ def finish(
             f"{split}: " + ", ".join(f"{name} {value:.2f}" for name, value in result.figures.items())
         )
     scores = {split: result.to_json() for split, result in results.items()}
+    seconds = time.monotonic() - begun
+    took = f"From the start of the command to these scores: {clock(seconds)}"
+    progress.note(f"{took} (all starts of the run together)")
     if workers.first:
+        folder.note_seconds(seconds)
         write_atomic(folder.scores_file, json.dumps(scores, indent=1) + "\n")
     return dict(workers.tell(scores))

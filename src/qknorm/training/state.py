@@ -43,7 +43,7 @@ class State:
     """Updates skipped because a loss or gradient was not finite."""
     bad_in_a_row: int = 0
     elapsed: float = 0.0
-    """Seconds the run has taken, from reading the text on, in all its starts together."""
+    """Seconds the run has taken, from the start of the command on, in all its starts together."""
     finished: str | None = None
     """Why training ended, once it has."""
     totals: Totals = field(default_factory=Totals)

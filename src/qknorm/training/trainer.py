@@ -59,16 +59,18 @@ def train(
     progress: Progress | None = None,
     cache: Path | None = None,
     workers: Workers | None = None,
+    begun: float | None = None,
 ) -> Trained:
     """Train by a recipe into a run folder; called again on the same folder, go on where it stands.
 
     Ctrl-C (or SIGTERM) saves and returns with ``interrupted=True``. Under torchrun all processes call this
-    and train together; ``workers`` are those started already, with their devices.
+    and train together; ``workers`` are those started already, with their devices. The time that the history
+    tells counts from ``begun`` (by ``time.monotonic()``), or else from this call.
     """
+    begun = time.monotonic() if begun is None else begun
     if workers is None:
         with Workers.start(device) as started:
-            return train(recipe, run, progress=progress, cache=cache, workers=started)
-    begun = time.monotonic()
+            return train(recipe, run, progress=progress, cache=cache, workers=started, begun=begun)
     progress = Progress(quiet=not workers.first) if progress is None else progress
     folder = Run(run)
     warm_up(workers.device)
@@ -141,7 +143,7 @@ class Trainer:
             if self.state.finished is None:
                 return Trained(self.folder, self.state, True, None)
             self.saver.wait(self.folder.best_file)  # the last checkpoint may still be under way
-            scores = finish(self.folder, self.prepared, self.model, self.progress, self.workers)
+            scores = finish(self.folder, self.prepared, self.model, self.progress, self.workers, self._begun)
         finally:
             self.saver.wait()
         return Trained(self.folder, self.state, False, scores)
