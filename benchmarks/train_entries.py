@@ -9,8 +9,10 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,7 +53,16 @@ class Entry:
     start: float | None = None
     peak: float = 0.0  # GiB
     held: float = 0.0
+    alone: dict[str, float] = field(default_factory=dict)
+    """Milliseconds a step of each work, in one round before the other candidates were there."""
+    rounds: dict[str, list[float]] = field(default_factory=dict)
+    """Those of the rounds in which candidates take turns."""
+    loss: float | None = None
     failure: str | None = None
+
+    def times(self, work: str) -> list[float]:
+        """The rounds taken in turns; before there are any, the one taken alone."""
+        return self.rounds.get(work) or [self.alone[work]]
 
 
 @dataclass
@@ -104,8 +115,11 @@ class Bench:
         os.environ |= {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
 
     def save(self) -> None:
+        """Write what is known by now, in place of what was; the file is always a whole one."""
         if self.args.json:
-            self.args.json.write_text(json.dumps(self.results, indent=1) + "\n")
+            part = self.args.json.with_name(self.args.json.name + ".part")
+            part.write_text(json.dumps(self.results, indent=1) + "\n")
+            part.replace(self.args.json)
 
 
 def start(name: str, bench: Bench, setting: Setting, tokens: int) -> tuple[Learner, float]:
@@ -138,9 +152,9 @@ def first_start(name: str, bench: Bench, tokens: int) -> float:
 
 
 def enter(
-    name: str, bench: Bench, setting: Setting, tokens: int, warm_up: list[Batch], cold: bool = True
+    name: str, bench: Bench, setting: Setting, tokens: int, works: dict[str, list[Batch]], cold: bool = True
 ) -> Entry:
-    """A candidate started and warmed up, or why it is not."""
+    """A candidate started, warmed up, and timed in one round of each work; or why it is not."""
     entry = Entry(name)
     if bench.over():
         entry.failure = TIME_IS_UP
@@ -151,40 +165,57 @@ def enter(
             entry.first_start = first_start(name, bench, tokens) if cold else None
         allocated, reserved = bench.clear()
         entry.learner, entry.start = start(name, bench, setting, tokens)
-        for batch in warm_up:
+        for batch in chain(*works.values()):
             entry.learner.update(batch)
         bench.wait()
         if bench.on_gpu:
             entry.peak = (torch.cuda.max_memory_allocated() - allocated) / GIB
         entry.held = (bench.clear()[1] - reserved) / GIB
+        entry.alone = {work: time_round(entry.learner, steps, bench) for work, steps in works.items()}
+        entry.loss = entry.learner.loss()
     except Exception as error:  # whatever a candidate may raise: the others go on
         fail(entry, error)
-    state = entry.failure or f"ready after {entry.start:.1f} s"
-    print(f"  {tokens} tokens, {setting.size.layers} layers, {name}: {state}", file=sys.stderr, flush=True)
+    say_entry(f"  {tokens} tokens, {setting.size.layers} layers, {name}", entry)
     return entry
+
+
+def say_entry(title: str, entry: Entry) -> None:
+    """A line about a candidate as soon as there is something to say; tables come later."""
+    first = "" if entry.first_start is None else f" (first start {entry.first_start:.1f} s)"
+    alone = ", ".join(f"{ms:.2f} ms a step of {work}" for work, ms in entry.alone.items())
+    state = entry.failure or f"ready after {entry.start:.1f} s{first}; alone {alone}"
+    print(f"{title}: {state}", file=sys.stderr, flush=True)
 
 
 def fail(entry: Entry, error: Exception) -> None:
     entry.learner = None
-    entry.failure = f"{type(error).__name__}: {(str(error).strip() or '?').splitlines()[0][:160]}"
+    words = (str(error).strip() or "?").splitlines()[0][:160].replace("|", "/")
+    entry.failure = f"{type(error).__name__}: {words}"
 
 
-def time_rounds(entries: list[Entry], steps: list[Batch], bench: Bench) -> dict[str, list[float]]:
-    """Milliseconds a step of each candidate in each round; they take turns."""
-    taken: dict[str, list[float]] = {entry.name: [] for entry in entries}
-    for done in range(bench.args.rounds):
-        if done and bench.over():
-            break
+def time_round(learner: Learner, steps: list[Batch], bench: Bench) -> float:
+    """Milliseconds a step, the device waited for before and after all of them."""
+    bench.wait()
+    begun = time.perf_counter()
+    for batch in steps:
+        learner.update(batch)
+    bench.wait()
+    return (time.perf_counter() - begun) * 1000 / len(steps)
+
+
+def time_rounds(
+    entries: list[Entry], work: str, steps: list[Batch], bench: Bench, keep: Callable[[], None]
+) -> None:
+    """Rounds in which candidates take turns, as many as there is time for; ``keep`` is called after each."""
+    for _ in range(bench.args.rounds):
+        if bench.over():
+            return
         for entry in entries:
             if entry.learner is None:
                 continue
             try:
-                bench.wait()
-                begun = time.perf_counter()
-                for batch in steps:
-                    entry.learner.update(batch)
-                bench.wait()
-                taken[entry.name].append((time.perf_counter() - begun) * 1000 / len(steps))
-            except Exception as error:
+                entry.rounds.setdefault(work, []).append(time_round(entry.learner, steps, bench))
+                entry.loss = entry.learner.loss()
+            except Exception as error:  # as in ``enter``
                 fail(entry, error)
-    return taken
+        keep()

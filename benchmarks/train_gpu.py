@@ -4,9 +4,12 @@
     python benchmarks/train_gpu.py --device cpu --size tiny --growth     # all of it in seconds, to try it
 
 The candidates of ``train_candidates.py``, equal in size and settings, in bfloat16 (autocast; float32 on a
-CPU), on the same batches: of real sentence lengths for every budget of tokens, and one of 128 sentences of
-32 subwords a side where a budget of 4096 is asked for. All live in this process and alternate in rounds of
+CPU), on the same batches: one of 128 sentences of 32 subwords a side where a budget of 4096 is asked for,
+and of real sentence lengths for every budget of tokens. All live in this process and alternate in rounds of
 many steps; before and after each round the device is waited for, and medians over the rounds are printed.
+What is known is said and written to FILE as it comes, the first budget first: a line when a candidate is
+ready, with its time in one round alone (which stands in the table where --seconds leave no more), then
+tables. A run that is cut off leaves all that.
 
 - share of peak: the arithmetic a step cannot do without (``train_work.step_flops``: no padding, no norms) by
   its time and the GPU's dense bfloat16 peak;
@@ -26,13 +29,15 @@ import argparse
 import math
 import platform
 import statistics
+import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from train_candidates import SIZES, Learner, Size, installed
-from train_entries import CAPTURED, EAGER, TIME_IS_UP, Bench, Entry, Scale, enter, start, time_rounds
+from train_entries import CAPTURED, EAGER, Bench, Entry, Scale, enter, start, time_rounds
 from train_work import mean_flops, square_batch
 
 from qknorm.data.batches import Batch
@@ -55,16 +60,18 @@ FULL = Scale(
 TINY = Scale((128,), (64, 128), (1, 2), (4, 32), 100, 2000, steps=3, rounds=2)
 
 
-def row_of(entry: Entry, times: list[float], steps: list[Batch], bench: Bench, size: Size) -> dict[str, Any]:
+def row_of(entry: Entry, work: str, steps: list[Batch], bench: Bench, size: Size) -> dict[str, Any]:
     """The figures of a candidate on some work."""
     row: dict[str, Any] = {"candidate": entry.name}
-    if entry.learner is None or not times:
-        return row | {"failure": entry.failure or TIME_IS_UP}
+    if entry.learner is None:
+        return row | {"failure": entry.failure}
+    times = entry.times(work)
     ms = statistics.median(times)
     flops = mean_flops(size, bench.scale.vocabulary, steps)
     return row | {
         "ms": ms,
         "rounds_ms": times,
+        "alone_ms": entry.alone[work],
         "target_tokens_per_s": statistics.mean(batch.target_tokens for batch in steps) * 1000 / ms,
         "tflops_per_s": flops / ms / 1e9,
         "share_of_peak": flops / ms / 1e9 / bench.args.peak if bench.args.peak else None,
@@ -72,7 +79,7 @@ def row_of(entry: Entry, times: list[float], steps: list[Batch], bench: Bench, s
         "held_gib": entry.held,
         "first_start_s": entry.first_start,
         "start_s": entry.start,
-        "loss": entry.learner.loss(),
+        "loss": entry.loss,
     }
 
 
@@ -102,57 +109,82 @@ COLUMNS = (
 )
 
 
-def print_table(title: str, head: str, rows: list[tuple[str, dict[str, Any]]]) -> None:
-    first_ms = next((row["ms"] for _, row in rows if "ms" in row), math.nan)
+def print_head(title: str, head: str) -> None:
     print(f"\n{title}\n\n| {head} | " + " | ".join(COLUMNS) + " |\n" + "|---" * (len(COLUMNS) + 1) + "|")
-    for name, row in rows:
-        print(f"| {name} | " + " | ".join(cells_of(row, first_ms)) + " |", flush=True)
+
+
+def print_row(name: str, row: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """One of these rows; times are compared with the first that has one."""
+    first_ms = next((row["ms"] for row in rows if "ms" in row), math.nan)
+    print(f"| {name} | " + " | ".join(cells_of(row, first_ms)) + " |")
+
+
+def real_lengths(tokens: int) -> str:
+    return f"{tokens} tokens, real lengths"
 
 
 def compare(tokens: int, names: list[str], bench: Bench, profiles: bool) -> None:
-    """All candidates at one budget: on real lengths, and on the full batch where it is one."""
+    """All candidates at one budget: on the full batch where it is one, and on real lengths."""
     setting, steps = bench.setting(), bench.some(tokens)
-    entries = [enter(name, bench, setting, tokens, steps) for name in names]
-    works = {f"{tokens} tokens, real lengths": steps}
+    works = {real_lengths(tokens): steps}
     sentences, length = bench.scale.square
     if sentences * length == tokens:
         full = square_batch(sentences, length, bench.scale.vocabulary)
-        works[f"{sentences}x{length}"] = [full] * bench.args.steps
+        works = {f"{sentences}x{length}": [full] * bench.args.steps} | works
+    entries: list[Entry] = []
+
+    def keep(*under_way: str) -> None:
+        for work in under_way:
+            rows = [row_of(entry, work, works[work], bench, setting.size) for entry in entries]
+            bench.results["compared"][work] = rows
+        bench.save()
+
+    for name in names:
+        entries.append(enter(name, bench, setting, tokens, works))
+        keep(*works)
     for work, batches in works.items():
-        taken = time_rounds(entries, batches, bench)
-        rows = [row_of(entry, taken[entry.name], batches, bench, setting.size) for entry in entries]
-        bench.results["compared"][work] = rows
+        time_rounds(entries, work, batches, bench, partial(keep, work))
         given = statistics.mean(batch.target_tokens for batch in batches)
-        print_table(
-            f"{work}: {given:.0f} target subwords a batch", "candidate", [(r["candidate"], r) for r in rows]
-        )
+        print_head(f"{work}: {given:.0f} target subwords a batch", "candidate")
+        for row in (rows := bench.results["compared"][work]):
+            print_row(row["candidate"], row, rows)
     first = entries[0]
     if profiles and first.learner is not None:
         bench.results["kernels"] = kernels(first.learner, steps, bench)
         print_kernels(first.name, tokens, bench.results["kernels"])
-    bench.save()
+        bench.save()
 
 
 def grow(bench: Bench) -> None:
-    """Ours against tokens, and against layers at the first budget."""
+    """Ours against layers at the first budget, and against tokens."""
     layers = bench.size.layers
     plans = {
-        "tokens": [(tokens, tokens, layers) for tokens in bench.scale.growth_tokens],
         "layers": [(n, bench.args.tokens[0], n) for n in bench.args.layers],
+        "tokens": [(tokens, tokens, layers) for tokens in bench.scale.growth_tokens],
     }
     for axis, plan in plans.items():
-        rows = []
+        rows: list[dict[str, Any]] = []
+        bench.results["growth"][axis] = rows
+        print_head(f"qknorm against {axis}, real lengths", axis)
         for value, tokens, depth in plan:
-            setting, steps = bench.setting(depth), bench.some(tokens)
-            entry = enter("qknorm", bench, setting, tokens, steps, cold=False)
-            taken = time_rounds([entry], steps, bench)
-            row = row_of(entry, taken["qknorm"], steps, bench, setting.size)
-            rows.append((str(value), row | {axis: value}))
-            del entry
-            bench.clear()
-        bench.results["growth"][axis] = [row for _, row in rows]
-        print_table(f"qknorm against {axis}, real lengths", axis, rows)
-        bench.save()
+            rows.append({axis: value} | measure_ours(tokens, depth, bench))
+            print_row(str(value), rows[-1], rows)
+            bench.save()
+
+
+def measure_ours(tokens: int, layers: int, bench: Bench) -> dict[str, Any]:
+    """The figures of ours on real lengths; where the comparison has them, those."""
+    work = real_lengths(tokens)
+    for row in bench.results["compared"].get(work, []) if layers == bench.size.layers else []:
+        if row["candidate"] == "qknorm" and "ms" in row:
+            return dict(row)
+    setting, works = bench.setting(layers), {work: bench.some(tokens)}
+    entry = enter("qknorm", bench, setting, tokens, works, cold=False)
+    time_rounds([entry], work, works[work], bench, lambda: None)
+    row = row_of(entry, work, works[work], bench, setting.size)
+    del entry
+    bench.clear()
+    return row
 
 
 def kernels(learner: Learner, steps: list[Batch], bench: Bench) -> list[dict[str, Any]]:
@@ -209,6 +241,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a run may be cut off
     args = parse()
     scale = TINY if args.size == "tiny" else FULL
     args.tokens, args.layers = args.tokens or list(scale.tokens), args.layers or list(scale.layers)
@@ -222,7 +255,8 @@ def main() -> None:
             print(start(args.start, bench, bench.setting(), args.tokens[0])[1])
             return
         print(f"torch {torch.__version__}", end="; ")
-        names = installed(args.candidates)
+        if not (names := installed(args.candidates)):
+            raise SystemExit("There is nothing to measure.")
         precision = "bfloat16" if on_gpu else "float32"
         peak = f"{args.peak:.0f} TFLOP/s" if args.peak else "not known (--peak says it)"
         source, target = (side.lengths.mean() for side in (bench.corpus.source, bench.corpus.target))
