@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +17,10 @@ from qknorm.data.sentences import EncodedPairs, Sentences
 from qknorm.ids import PAD
 from qknorm.model import ModelSettings, Transformer
 from qknorm.nn import triton_support
+from qknorm.training import captured
 from qknorm.training.averaging import Averaging
 from qknorm.training.captured import CapturedStep
+from qknorm.training.flat import joined
 from qknorm.training.halves import HalfTwin
 from qknorm.training.inputs import Room
 from qknorm.training.step import Outcome, Step
@@ -249,6 +252,50 @@ def test_a_compiler_that_fails_is_named_and_done_without(monkeypatch: pytest.Mon
     step.update([batches.batch(0)], 1e-3, 1)
     assert said == ["Training goes on without the compiler, which failed: RuntimeError: no compiler"]
     assert step.outcomes(wait=True)[0].finite
+
+
+class Refusing:
+    """In place of ``FlatUpdate``: does what that does to the optimiser, and has a kernel that fails."""
+
+    def __init__(self, optimizer, parameters, clip, mean, rounded):  # type: ignore[no-untyped-def]
+        states = [optimizer.state[p] for p in parameters]
+        for state in states:
+            state["step"] = states[0]["step"]
+        joined(parameters)
+
+    def follow(self) -> None: ...
+
+    def norm(self, gradients: list[torch.Tensor]) -> torch.Tensor:
+        raise RuntimeError("out of resource: shared memory\nand more")
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("where", ["in the update", "in the loss"])
+def test_a_kernel_that_fails_is_named_and_done_without(
+    monkeypatch: pytest.MonkeyPatch, accumulate: int, where: str
+) -> None:
+    """Triton works and a kernel does not, as on an old GPU: one line, and the same results."""
+    settings = TrainingSettings(average="ema", ema_decay=0.9, accumulate=accumulate)
+    plain = run_steps("plain", settings, steps=6)[0]
+    init, loss = CapturedStep.__init__, CapturedStep.loss
+    lines: list[str] = []
+
+    def with_kernels(self: CapturedStep, *arguments: Any) -> None:
+        init(self, *arguments[:6], lines.append, where == "in the loss")
+        self.kernels = True
+
+    def failing(self: CapturedStep, *arguments: Any) -> Any:
+        if self.kernels and where == "in the loss":
+            raise RuntimeError("out of resource: shared memory\nand more")
+        return loss(self, *arguments)
+
+    monkeypatch.setattr(triton_support, "_FAILURES", {})
+    monkeypatch.setattr(captured, "FlatUpdate", Refusing, raising=False)
+    monkeypatch.setattr(CapturedStep, "__init__", with_kernels)
+    monkeypatch.setattr(CapturedStep, "loss", failing)
+    assert_same(run_steps("flat", settings, steps=6)[0], plain, 1e-5)
+    (line,) = lines
+    assert line.endswith("Triton does not work here (RuntimeError: out of resource: shared memory)")
 
 
 VARIANTS: dict[str, dict[str, object]] = {

@@ -35,6 +35,11 @@ def triton_failure(device: torch.device) -> str | None:
     return _FAILURES.get(device.index)
 
 
+def do_without_triton(device: torch.device, failure: str) -> None:
+    """Use no more kernels on this GPU: a trial went well, but one that is needed has failed."""
+    _FAILURES[device.index] = failure
+
+
 def transformed(x: Tensor) -> bool:
     """Whether x is seen from inside ``torch.vmap`` and its kin, outside of compiled code."""
     return not torch.compiler.is_compiling() and is_functorch_wrapped_tensor(x)

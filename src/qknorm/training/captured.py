@@ -22,7 +22,7 @@ from torch import Tensor
 from qknorm.config import TrainingSettings
 from qknorm.data import Batch
 from qknorm.model import Transformer
-from qknorm.nn.triton_support import HAS_TRITON, triton_failure
+from qknorm.nn.triton_support import HAS_TRITON, do_without_triton, triton_failure
 from qknorm.training.averaging import Averaging
 from qknorm.training.halves import HalfTwin
 from qknorm.training.inputs import Inputs, Room
@@ -43,6 +43,7 @@ RATE, SHARE, WEIGHT = 0, 1, 2
 NUMBERS = 4
 CLIP_EPSILON = 1e-6
 """As ``torch.nn.utils.clip_grad_norm_`` has it."""
+WITHOUT_KERNELS = "Training goes on without compiled kernels: Triton does not work here ({})"
 WARM_UP = 3
 """Rounds before capture, which let libraries choose their kernels and take their memory."""
 
@@ -78,7 +79,7 @@ class CapturedStep(Step):
         self.kernels = device.type == "cuda" and failure is None
         self.compiles = compiles and failure is None  # on a GPU PyTorch's compiler works through Triton
         if compiles and failure is not None:
-            say(f"Training goes on without compiled kernels: Triton does not work here ({failure})")
+            say(WITHOUT_KERNELS.format(failure))
         if cache is not None:
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
         self.kept = torch.zeros(KEPT, 4, device=device)  # loss, nll, gradient norm, finite
@@ -92,16 +93,21 @@ class CapturedStep(Step):
         self._outcome = torch.zeros(4, device=device)
         self._sums = torch.zeros(2, device=device)  # loss and nll of the batches of this update
         self._gradients: list[Tensor] = []  # summed over the batches of this update, where there are several
-        self.fused = model.fuses(torch.empty(1, model.settings.d_model, device=device))
+        self._arrange()
+        self._take: Callable[[], object] = self._learn  # what is done for each batch …
+        self._end: Callable[[], object] = self._finish  # … and at the end of an update
+        self._sent = 0
+        self._graphs: list[torch.cuda.CUDAGraph] = []
+
+    def _arrange(self) -> None:
+        """Choose what computes loss and gradients, by whether there are kernels."""
+        model = self.model
+        self.fused = model.fuses(torch.empty(1, model.settings.d_model, device=self.device))
         self._halves = HalfTwin(model, with_biases=not self.fused) if self.half else None
         self._flat: FlatUpdate | None = None
         self._body = model if self._halves is None else self._halves.twin
         self._learned = self.parameters if self._halves is None else self._halves.parameters
         self._loss: Callable[[Inputs], tuple[Tensor, Tensor]] = lambda inputs: self.loss(inputs, self._body)
-        self._take: Callable[[], object] = self._learn  # what is done for each batch …
-        self._end: Callable[[], object] = self._finish  # … and at the end of an update
-        self._sent = 0
-        self._graphs: list[torch.cuda.CUDAGraph] = []
 
     @property
     def accumulates(self) -> bool:
@@ -110,10 +116,28 @@ class CapturedStep(Step):
 
     def prepare(self, largest: Batch) -> None:
         """Compile, capture, and so try the largest batch there can be. Weights and state stay as they are."""
-        self._body.train()
         self.model.positions.upto(self.room.longest)
         empty_slots(self.optimizer, self.device)
         self._gradients = [torch.zeros_like(p) for p in self.parameters] if self.accumulates else []
+        self._send(largest, 0.0, 1, 0.0)
+        self._dry.fill_(1.0)
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            try:
+                self._warm_up()
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # whatever a compiler may say of a kernel
+                if not self.kernels:
+                    raise
+                self._do_without_kernels(error)
+                self._warm_up()
+            if self.device.type == "cuda":
+                self._capture()
+        self._dry.zero_()
+
+    def _warm_up(self) -> None:
+        """Go through everything some times, without effect."""
+        self._body.train()
         if self.kernels:
             copies = [None] * len(self.parameters) if self._halves is None else self._halves.copies
             clip = self.settings.clip or math.inf
@@ -121,21 +145,28 @@ class CapturedStep(Step):
             self._flat.follow()
         else:
             self.averaging.join()
-        self._send(largest, 0.0, 1, 0.0)
-        self._dry.fill_(1.0)
-        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-            if self.compiles:
-                self._compile()
-            if self.accumulates:
-                self._take, self._end = self._learn, self._finish
-            else:
-                self._take, self._end = self._whole, lambda: None
-            for _ in range(WARM_UP):
-                self._take()
-                self._end()
-            if self.device.type == "cuda":
-                self._capture()
-        self._dry.zero_()
+        if self.compiles:
+            self._compile()
+        if self.accumulates:
+            self._take, self._end = self._learn, self._finish
+        else:
+            self._take, self._end = self._whole, lambda: None
+        for _ in range(WARM_UP):
+            self._take()
+            self._end()
+
+    def _do_without_kernels(self, error: Exception) -> None:
+        """Triton works, but not for all that is needed here (too old a GPU): go on as if it did not."""
+        failure = _first_line(error)
+        logging.getLogger(__name__).debug("a kernel failed", exc_info=error)
+        do_without_triton(self._block.device, failure)
+        self.kernels = self.compiles = False
+        self.say(WITHOUT_KERNELS.format(failure))
+        self._arrange()
+        self._sums.zero_()
+        for state in self.optimizer.state.values():
+            if "step" in state:
+                state["step"] = state["step"].clone()  # ``FlatUpdate`` lets them share one
 
     def update(self, batches: Sequence[Batch], rate: float, step: int) -> None:
         tokens = joined = sum(batch.target_tokens for batch in batches)
@@ -251,15 +282,20 @@ class CapturedStep(Step):
         try:
             regions = Regions(self._body, with_layers=not self.fused)
             setattr(self, name, compiled(plain))
-            found, _ = loss(self._inputs)
-            torch.autograd.grad(found, self._learned)
+            self._try(loss)
             self._loss = loss
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # whatever a compiler may say: training goes on without it
             logging.getLogger(__name__).debug("compiling failed", exc_info=error)
             setattr(self, name, plain)
+            if self.kernels:
+                self._try(self._loss)  # it raises where a kernel is to blame
             self.say(f"Training goes on without the compiler, which failed: {_first_line(error)}")
+
+    def _try(self, loss: Callable[[Inputs], tuple[Tensor, Tensor]]) -> None:
+        found, _ = loss(self._inputs)
+        torch.autograd.grad(found, self._learned)
 
     def _finish(self) -> None:
         self._apply(self._gradients)
