@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -252,6 +254,25 @@ def test_a_compiler_that_fails_is_named_and_done_without(monkeypatch: pytest.Mon
     step.update([batches.batch(0)], 1e-3, 1)
     assert said == ["Training goes on without the compiler, which failed: RuntimeError: no compiler"]
     assert step.outcomes(wait=True)[0].finite
+
+
+def test_compiled_code_is_kept_where_no_one_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    names = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
+    settings, model, batches = TrainingSettings(), a_model(), some_batches()
+    room = Room.of(batches.corpus, batches.budget)
+    for name in names:
+        monkeypatch.setenv(name, "")  # put back at the end, whatever happens to it
+        monkeypatch.delenv(name)
+    for cache in (tmp_path / "first", tmp_path / "second"):
+        CapturedStep(
+            model, settings, CPU, Averaging(settings, model), None, room, print, compiles=False, cache=cache
+        )
+        assert [os.environ[name] for name in names] == [
+            str(tmp_path / "first"),
+            str(tmp_path / "first" / "triton"),
+        ]
 
 
 class Refusing:

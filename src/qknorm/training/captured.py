@@ -75,13 +75,14 @@ class CapturedStep(Step):
         super().__init__(model, settings, device, averaging, workers)
         self.room = room
         self.say = say
+        if cache is not None:
+            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+            os.environ.setdefault("TRITON_CACHE_DIR", str(cache / "triton"))  # of our own kernels
         failure = triton_failure(device) if device.type == "cuda" else None
         self.kernels = device.type == "cuda" and failure is None
         self.compiles = compiles and failure is None  # on a GPU PyTorch's compiler works through Triton
         if compiles and failure is not None:
             say(WITHOUT_KERNELS.format(failure))
-        if cache is not None:
-            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
         self.kept = torch.zeros(KEPT, 4, device=device)  # loss, nll, gradient norm, finite
         self._waiting: list[tuple[int, float, int]] = []  # step, rate, tokens of outcomes not read yet
         self._block = torch.zeros(NUMBERS + room.size, dtype=torch.int32, device=device)
