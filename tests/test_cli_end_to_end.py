@@ -59,7 +59,7 @@ def test_two_files_are_enough_to_train(trained, run):
     assert "300 pairs are less than any corpus of the paper" in trained.err
     assert re.search(r"^  0:\d\d epoch 2: update 40", trained.err, re.MULTILINE)
     assert all(re.match(r"  0:\d\d .", line) for line in trained.err.splitlines())
-    assert "From the start of the command to these scores: 0:" in trained.err.splitlines()[-1]
+    assert "From the start of the command to the scores: 0:" in trained.err.splitlines()[-1]
     assert "\ntest: SacreBLEU" in trained.out and "dev: SacreBLEU" in trained.out
     assert "Translate with: qknorm translate runs/en-gl FILE" in trained.out
     assert Run.open(run).recipe().model.d_model == 32

@@ -166,7 +166,7 @@ def test_scores_are_known_before_the_last_checkpoint_is_waited_for(
     recipe = tiny_recipe(corpus, "training.max_epochs=1")
     train(recipe, run.path, device="cpu", progress=Progress(), cache=cache)
     ((written, said),) = seen
-    assert written and "\ntest: bleu_tokenized" in said and "to these scores: " in said
+    assert written and "\ntest: bleu_tokenized" in said
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_does_not(finished, corpus, cache, tmp_path):

@@ -10,7 +10,7 @@ import typer
 
 from qknorm.cli import options
 from qknorm.cli.recipe import choose_recipe
-from qknorm.clock import process_start
+from qknorm.clock import clock, process_start
 from qknorm.progress import Progress
 
 if TYPE_CHECKING:
@@ -56,6 +56,9 @@ def train(
     if trained.interrupted:
         raise typer.Exit(130)
     if workers.first:
+        if seconds := trained.run.manifest().get("seconds"):
+            took = f"From the start of the command to the scores: {clock(seconds)}"
+            progress.note(f"{took} (all starts of the run together)")
         _say_end(trained.scores or {}, folder)
 
 

@@ -7,7 +7,6 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from qknorm.clock import clock
 from qknorm.data import lines
 from qknorm.data.corpus import write_lines
 from qknorm.data.text import write_atomic
@@ -60,10 +59,7 @@ def finish(
             f"{split}: " + ", ".join(f"{name} {value:.2f}" for name, value in result.figures.items())
         )
     scores = {split: result.to_json() for split, result in results.items()}
-    seconds = time.monotonic() - begun
-    took = f"From the start of the command to these scores: {clock(seconds)}"
-    progress.note(f"{took} (all starts of the run together)")
     if workers.first:
-        folder.note_seconds(seconds)
+        folder.note_seconds(time.monotonic() - begun)
         write_atomic(folder.scores_file, json.dumps(scores, indent=1) + "\n")
     return dict(workers.tell(scores))
