@@ -234,6 +234,23 @@ def test_asked_to_stop_it_saves_and_goes_on_exactly(
     assert same_weights(went_on.run.best_file, whole.run.best_file)
 
 
+def test_the_same_asking_heard_twice_is_one(corpus, cache, tmp_path, monkeypatch):
+    """As `timeout` sends it; a Ctrl-C later than that stops at once."""
+    update = Step.update
+
+    def interrupting(self, batches, rate, step):
+        update(self, batches, rate, step)
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Step, "update", interrupting)
+    stopped = quiet_train(tiny_recipe(corpus), tmp_path / "run", cache)
+    assert stopped.interrupted and stopped.state.step == 1 and stopped.run.last_file.exists()
+    monkeypatch.setattr("qknorm.training.trainer.ONE_ASKING", -1.0)
+    with pytest.raises(KeyboardInterrupt):
+        quiet_train(tiny_recipe(corpus), tmp_path / "run", cache)
+
+
 def test_a_finished_run_is_left_as_it_is(finished, corpus, cache):
     before = finished.run.last_file.stat().st_mtime_ns
     again = quiet_train(tiny_recipe(corpus), finished.run.path, cache)

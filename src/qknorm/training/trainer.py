@@ -39,6 +39,8 @@ from qknorm.workers import Workers
 
 SAVE_SECONDS = 600.0
 """A checkpoint is written at the end of every epoch, and in a longer one this often."""
+ONE_ASKING = 1.0
+"""Seconds in which several Ctrl-C are one: `timeout` sends its signal to a process and again to its group."""
 
 
 @dataclass(frozen=True)
@@ -460,13 +462,16 @@ class Trainer:
         Not with several processes: at one Ctrl-C torchrun sends each of them another.
         """
         workers = self.workers
+        asked = 0.0
 
         def ask(number: int, frame: object) -> None:
+            nonlocal asked
             if workers.stop_asked:
-                if number == signal.SIGINT and workers.size == 1:
+                again = number == signal.SIGINT and time.monotonic() - asked > ONE_ASKING
+                if again and workers.size == 1:
                     raise KeyboardInterrupt
                 return
-            workers.stop_asked = True
+            workers.stop_asked, asked = True, time.monotonic()
             self.progress.note("Stopping after this update, to save")
 
         before: dict[int, Any] = {}
