@@ -59,18 +59,7 @@ def test_the_highest_and_the_lowest_of_a_table():
     assert (found["orderings"], found["orderings_right"]) == (3, 2)
 
 
-class Kept:
-    """As much of a record as the noise is read from."""
-
-    def __init__(self, system, value, pair="en-vi"):
-        self.about = {"pair": pair, "system": system, "kind": "words"}
-        self.value = value
-
-    def figure(self, name):
-        return self.value if name == "test.bleu_tokenized" else None
-
-
 def test_noise_is_pooled_over_systems_with_several_seeds():
-    kept = [Kept("a", 1.0), Kept("a", 2.0), Kept("a", 3.0), Kept("b", 10.0), Kept("b", 14.0), Kept("c", 99.0)]
-    assert noise(kept) == {"en-vi": pytest.approx(((2 * 1.0 + 1 * 8.0) / 3) ** 0.5)}
-    assert noise([Kept("a", 1.0), Kept("b", 2.0), Kept("a", 5.0, "gl-en")]) == {}
+    scores = {("en-vi", "a"): [1.0, 2.0, 3.0], ("en-vi", "b"): [10.0, 14.0], ("en-vi", "c"): [99.0]}
+    assert noise(scores) == {"en-vi": pytest.approx(((2 * 1.0 + 1 * 8.0) / 3) ** 0.5)}
+    assert noise({("en-vi", "a"): [1.0], ("en-vi", "b"): [2.0], ("gl-en", "a"): [5.0]}) == {}

@@ -132,7 +132,9 @@ def test_the_page_has_paper_and_ours(finished):
         assert f"| {part} |" in line
     assert "The fast recipe, with model.d_model=32" in page
     assert "QKNorm + LayerNorm above Nguyen and Salazar (2019) (paper +0.45, here" in page
-    assert "32.79 is what Nguyen and Salazar report" in page and baseline["signature"] in page
+    assert "32.79 is what Nguyen and Salazar report" in page
+    assert f"- test.bleu_tokenized: `{baseline['signature']}`" in page
+    assert f"- p: `{system['tests'][0]['signature']}`" in page and "several at a time" not in page
     assert "The standard deviation between seeds on en→vi" in page
 
 
@@ -167,6 +169,53 @@ def test_a_lost_record_is_made_again_from_the_run(home, trained):
     assert trained == [] and (kept / "record.json").read_bytes() == before
 
 
+@pytest.mark.parametrize("file", ["history.jsonl", "hypotheses/dev.txt", "hypotheses/scores.json"])
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_damaged_record_is_named_before_anything_is_trained(home, trained, file, lost):
+    kept = sorted((home / "results" / "runs").iterdir())[0]
+    if lost:
+        (kept / file).unlink()
+    else:
+        (kept / file).write_bytes((kept / file).read_bytes().replace(b"e", b"a", 1))
+    with pytest.raises(UserError, match=rf"{kept.name}/{file} is (missing or|damaged or)"):
+        reproduce(wish(home, "table2", ["en-vi"], seeds=[1, 2, 3]))
+    assert trained == []
+
+
+def test_results_of_two_machines_are_one(home, trained):
+    """Runs kept elsewhere are put beside those kept here: they count, without text or weights."""
+    elsewhere = home / "elsewhere"
+    asked = replace(wish(home, "table2", ["en-vi"], seeds=[3]), results=elsewhere, runs=home / "other")
+    reproduce(asked)
+    for folder in ("runs", "other"):
+        shutil.rmtree(home / folder)
+    shutil.copytree(elsewhere / "runs", home / "results" / "runs", dirs_exist_ok=True)
+    reproduce(wish(home, "table2", ["en-vi"], seeds=[1, 2, 3], trains=False))
+    together = (home / "results" / "table2.md").read_bytes()
+    assert [row["seeds"] for row in rows_of(home, "table2")] == [[1, 2, 3]] * 2
+    assert [len(row["tests"]) for row in rows_of(home, "table2")] == [0, 3]
+    shutil.rmtree(home / "data")
+    ended = reproduce(wish(home, "table2", ["en-vi"], seeds=[1, 2, 3]))
+    assert {task.state for task in ended.tasks} == {"recorded"} and len(trained) == 2
+    assert (home / "results" / "table2.md").read_bytes() == together
+
+
+def test_writing_pages_asks_for_no_other_recipe(home):
+    """Table 2 has runs of the fast recipe, with settings of the user's; the default is the paper's."""
+    reproduce(wish(home, "all", trains=False, kind="paper", overrides=()))
+    summaries = [read_summary(home / "results" / f"{name}.json") for name in ("table2", "table4")]
+    assert [[group["recipe"] for group in summary["groups"]] for summary in summaries] == [["fast"], ["fast"]]
+
+
+def test_every_systems_seeds_tell_of_the_noise(home):
+    """Of table 4's rows only that of 8 heads has been run; the baseline of table 2 has two seeds too."""
+    reproduce(wish(home, "table4", trains=False))
+    (both,) = read_summary(home / "results" / "table4.json")["groups"]
+    values = [row["values"] for row in rows_of(home, "table2")]
+    pooled = sum((one - other) ** 2 / 2 for one, other in values) / 2
+    assert both["noise"]["en-vi"] == pytest.approx(pooled**0.5)
+
+
 def test_tables_share_runs(home, trained):
     """Table 1's row of en-vi and Table 4's with 8 heads are Table 2's QKNorm model."""
     reproduce(wish(home, "table1", ["en-vi"]))
@@ -190,9 +239,18 @@ def test_other_settings_or_text_are_trained_anew(home, trained, monkeypatch):
     reproduce(replace(asked, trains=False))
     (_, stale) = rows_of(home, "table2")
     assert stale["status"] == "not run" and "trained with another model.dropout" in stale["stale"][0]
-    reproduce(asked)
+    progress = Progress()
+    progress.console = Console(file=io.StringIO(), width=400)
+    before = (kept.folder / "record.json").read_bytes()
+    reproduce(replace(asked, progress=progress))
     assert trained == [kept.name]
     assert find_record(asked.results, experiment(row, "fast", 1, TINY)).recipe.model.dropout == 0.05
+    said = progress.console.file.getvalue()
+    assert f"{kept.name}: to train (what is kept of it does not count: it was trained with another" in said
+    (aside,) = (asked.results / "superseded").iterdir()
+    assert f"recorded (what was kept before is now in {aside})" in said
+    assert aside.name.startswith(kept.name) and (aside / "record.json").read_bytes() == before
+    Record(aside).check()
     write_paper_corpus(home / "other", "iwslt15-en-vi", seed=5)
     reproduce(replace(asked, data=home / "other", trains=False))
     assert all("other text" in row["stale"][0] for row in rows_of(home, "table2"))
@@ -407,6 +465,8 @@ def test_several_at_a_time(home, monkeypatch):
     assert [row["seeds"] for row in rows_of(home, "table2")] == [[1, 2, 7], [1, 2, 7]]
     logs = list((home / "runs").glob("*seed7*/train.log"))
     assert len(logs) == 2 and all("Translate with" in log.read_text() for log in logs)
+    assert all(row["side_by_side"] for row in rows_of(home, "table2"))
+    assert "Some rows were trained several at a time" in (home / "results" / "table2.md").read_text()
 
 
 def test_a_child_that_fails_tells_why(home, monkeypatch):
@@ -452,6 +512,17 @@ def test_the_command(home, monkeypatch, capsys):
     assert done.code == 0, done.err
     assert done.out.split() == ["results/table2.md", "results/README.md"]
     assert "[4/4] en-vi-qknorm-fast-seed2" in done.err and "recorded" in done.err
+
+
+def test_stopped_outside_training_it_says_so(home, monkeypatch, capsys):
+    def stopping(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "train", stopping)
+    done = Command(home, monkeypatch, capsys)(
+        "reproduce", "table2", "--pairs", "en-vi", "--device", "cpu", "--seeds", "9", *SETS
+    )
+    assert done.code == 130 and "The same command goes on." in done.err
 
 
 @pytest.mark.parametrize(

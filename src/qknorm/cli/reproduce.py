@@ -85,7 +85,11 @@ def reproduce(
         trains=not pages_only,
         progress=Progress(),
     )
-    ended = reproduce_rows(wish)
+    try:
+        ended = reproduce_rows(wish)
+    except KeyboardInterrupt:
+        wish.progress.note("Stopped; nothing that was saved is lost. The same command goes on.")
+        raise typer.Exit(130) from None
     for each in wish.targets:
         print(results / f"{each.name}.md")
     print(results / "README.md")

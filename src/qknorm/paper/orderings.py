@@ -5,25 +5,21 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 from qknorm.paper.experiments import PAIRS, Target
-from qknorm.paper.records import Record
-
-MAIN = {"words": "test.bleu_tokenized", "raw": "test.sacrebleu"}
 
 
-def noise(records: list[Record]) -> dict[str, float]:
-    """By pair: the standard deviation of test BLEU between seeds, pooled over systems with several."""
-    values: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for record in records:
-        value = record.figure(MAIN[record.about["kind"]])
-        if value is not None:
-            values[record.about["pair"], record.about["system"]].append(value)
+def noise(seeds_of: Mapping[tuple[str, str], Sequence[float]]) -> dict[str, float]:
+    """By pair: the standard deviation between seeds, pooled over the systems that have several.
+
+    ``seeds_of`` has the scores of each seed by pair and system.
+    """
     squares: dict[str, list[float]] = defaultdict(list)
     degrees: dict[str, int] = defaultdict(int)
-    for (pair, _), seeds in values.items():
+    for (pair, _), seeds in seeds_of.items():
         if len(seeds) > 1:
             squares[pair].append(statistics.variance(seeds) * (len(seeds) - 1))
             degrees[pair] += len(seeds) - 1

@@ -161,6 +161,11 @@ def _reading(summary: dict[str, Any], done: Sequence[dict[str, Any]]) -> str:
         "Ours is the mean over seeds and spread their standard deviation.",
         "Minutes are from the first reading of the text to the end of training.",
     ]
+    if any(row["side_by_side"] for row in done):
+        words.append(
+            "Some rows were trained several at a time: they shared the device, and their minutes add up to "
+            "more than it was held."
+        )
     if summary["against"] is not None:
         words.append(
             "p: paired bootstrap for each seed, on tokenised BLEU for tokenised text and SacreBLEU for raw."
@@ -178,9 +183,9 @@ def _behind(done: Sequence[dict[str, Any]]) -> str:
         runs = ", ".join(f"[{name}](runs/{name}/record.json)" for name in row["runs"])
         hashes = ", ".join(f"`{each[:12]}`" for each in row["experiments"])
         body.append([PAIRS[row["pair"]].arrow, row["label"], runs, hashes, f"`{row['command']}`"])
-    signatures = dict.fromkeys(row["signature"] for row in done if row["signature"])
-    tested = dict.fromkeys(test["signature"] for row in done for test in row["tests"])
-    lines = [f"`{signature}`" for signature in (*signatures, *tested)]
+    signed = dict.fromkeys((row["figure"], row["signature"]) for row in done if row["signature"])
+    tested = dict.fromkeys(("p", test["signature"]) for row in done for test in row["tests"])
+    lines = [f"{figure}: `{signature}`" for figure, signature in (*signed, *tested)]
     return (
         table(["pair", "row", "runs", "experiment", "command"], body) + "\n\nSignatures:\n\n" + bullets(lines)
     )

@@ -6,6 +6,9 @@ history.jsonl      one line an epoch
 hypotheses/        translations of dev and test, and their scores
 record.json        which row of the paper this is, its hash, that of the text, and what it took
 failed.json        why training failed when it was last tried; what was kept before stays beside it
+
+The manifest has checksums of all but record.json and failed.json. A record that its row no longer asks for
+is told on the page; once the row has been trained anew, it goes to ``results/superseded``.
 """
 
 from __future__ import annotations
@@ -28,6 +31,9 @@ from qknorm.paper.plan import Experiment, TextFiles, differences
 from qknorm.run import Run, count_parameters, signed
 
 RUNS = "runs"
+SUPERSEDED = "superseded"
+ASKED = "asked.yaml"
+"""In a run folder: the recipe of a training that was one of several at a time."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,16 @@ class Record:
             return None
         return next(iter(named.caveats.values()))
 
+    def check(self) -> None:
+        """See that every file is there, and as it was kept."""
+        for name, kept in self.manifest["files"].items():
+            file = self.folder / name
+            if not file.is_file() or sha256_file(file) != kept:
+                raise UserError(
+                    f"{file} is missing or is not what was kept; restore it from a copy, or remove "
+                    f"{self.folder} to have the row trained again."
+                )
+
     def mismatch(self, wanted: Recipe, corpus: TextFiles | None) -> str | None:
         """Why this run is not the one that is wanted; None if it is, as far as the text at hand can tell."""
         if other := differences(self.recipe, wanted):
@@ -124,6 +140,17 @@ def _opened(folder: Path, written: int) -> Record:
     return Record(folder)
 
 
+def set_aside(results: Path, experiment: Experiment, experiment_hash: str) -> Path | None:
+    """Move what is kept of the row as it was before to ``superseded``; where it is now, if there was any."""
+    before = find_record(results, experiment)
+    if before is None or before.about["experiment"] == experiment_hash:
+        return None
+    to = results / SUPERSEDED / f"{before.name}-{before.about['experiment'][:12]}"
+    shutil.rmtree(to, ignore_errors=True)
+    to.parent.mkdir(exist_ok=True)
+    return before.folder.rename(to)
+
+
 def keep(results: Path, experiment: Experiment, run: Run, experiment_hash: str, corpus: TextFiles) -> Record:
     """Copy what is kept of a finished run; ``record.json`` comes last and makes it a record."""
     history = run.history()
@@ -137,11 +164,15 @@ def keep(results: Path, experiment: Experiment, run: Run, experiment_hash: str, 
     (folder / "hypotheses").mkdir(parents=True)
     recipe, manifest = run.recipe(), run.manifest()
     write_atomic(folder / "recipe.yaml", _portable(recipe, experiment))
-    files = {"recipe.yaml": sha256_file(folder / "recipe.yaml")}
-    write_atomic(folder / "manifest.json", json.dumps(signed({**manifest, "files": files}), indent=2) + "\n")
     for file in (run.history_file, run.hypotheses_file("dev"), run.hypotheses_file("test"), run.scores_file):
         if file.is_file():
             shutil.copyfile(file, folder / file.relative_to(run.path))
+    files = {
+        file.relative_to(folder).as_posix(): sha256_file(file)
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
+    write_atomic(folder / "manifest.json", json.dumps(signed({**manifest, "files": files}), indent=2) + "\n")
     about = _identity(experiment) | {
         "experiment": experiment_hash,
         "text": corpus.text,
@@ -151,6 +182,7 @@ def keep(results: Path, experiment: Experiment, run: Run, experiment_hash: str, 
         "updates": history[-1]["step"],
         "seconds": history[-1]["elapsed"],
         "device": manifest["machine"]["device"],
+        "side_by_side": (run.path / ASKED).is_file(),
     }
     write_atomic(folder / "record.json", json.dumps(about, indent=2) + "\n")
     return Record(folder)

@@ -18,7 +18,7 @@ from qknorm.paper.figure import draw_heads
 from qknorm.paper.front import render_front
 from qknorm.paper.page import render_page
 from qknorm.paper.plan import Experiment, experiment, wanted_rows
-from qknorm.paper.records import RUNS, Record, forget_failure, keep, keep_failure
+from qknorm.paper.records import RUNS, Record, forget_failure, keep, keep_failure, set_aside
 from qknorm.paper.runner import train_in_turn, train_side_by_side
 from qknorm.paper.summary import Group, Summary, read_summary
 from qknorm.paper.tasks import Task, make_task
@@ -106,7 +106,7 @@ def write_pages(wish: Wish, image: dict[str, Any] | None = None) -> None:
         file = wish.results / f"{target.name}.json"
         if target not in wish.targets and read_summary(file) is None:
             continue
-        asked = [wish.group] if target in wish.targets else []
+        asked = [wish.group] if target in wish.targets and wish.trains else []
         built = summary.build(target, asked)
         if target is FIGURE1:
             built["image"] = image or _drawn_before(file, built)
@@ -148,6 +148,8 @@ def _settle(task: Task, wish: Wish) -> None:
 
 def _keep(task: Task, wish: Wish) -> None:
     assert task.corpus is not None  # it was trained
+    aside = set_aside(wish.results, task.experiment, task.hash)
+    task.why = "" if aside is None else f"what was kept before is now in {aside}"
     keep(wish.results, task.experiment, task.run, task.hash, task.corpus)
     task.state = states.RECORDED
 

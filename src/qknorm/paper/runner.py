@@ -16,6 +16,7 @@ import torch
 from qknorm.config import dump_recipe
 from qknorm.data import write_atomic
 from qknorm.errors import LostWorkerError, UserError
+from qknorm.paper.records import ASKED
 from qknorm.paper.tasks import FAILED, FINISHED, TRAINING, Task
 from qknorm.progress import Progress
 from qknorm.training import train
@@ -88,7 +89,7 @@ def train_side_by_side(tasks: Sequence[Task], jobs: int, device: str | None, rep
 def _start(task: Task, device: str | None) -> subprocess.Popen[bytes]:
     folder = task.run.path
     folder.mkdir(parents=True, exist_ok=True)
-    asked = folder / "asked.yaml"
+    asked = folder / ASKED
     write_atomic(asked, dump_recipe(task.recipe))
     words = [sys.executable, "-m", "qknorm", "train", str(asked), "--run", str(folder)]
     words += [] if device is None else ["--device", device]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qknorm.errors import UserError
-from qknorm.paper.experiments import PAIRS, Row, Target
+from qknorm.paper.experiments import PAIRS, TARGETS, Row, Target
 from qknorm.paper.orderings import noise, orderings
 from qknorm.paper.plan import KINDS, Experiment, TextFiles, experiment, find_text
 from qknorm.paper.records import Record, all_failures, all_records
@@ -35,6 +35,8 @@ class Summary:
     def __init__(self, results: Path, data: Path) -> None:
         self.results, self.data = results, data
         self.records = all_records(results)
+        for record in self.records:
+            record.check()
         self.failures = all_failures(results)
         self._tests: dict[str, dict[str, Any]] = {}
         self._corpora: dict[str, TextFiles | None] = {}
@@ -72,14 +74,9 @@ class Summary:
         return sorted(found | wanted, key=lambda g: (g.overrides, order.get(g.kind, len(order))))
 
     def _group(self, target: Target, group: Group) -> dict[str, Any]:
-        rows = []
-        seen: dict[str, Record] = {}
-        for row in target.rows:
-            kept, stale = self._kept(row, group)
-            rows.append(self._row(target, row, group, kept, stale))
-            seen |= {record.name: record for record in kept}
+        rows = [self._row(target, row, group, *self._kept(row, group)) for row in target.rows]
         _note_gains(target, rows)
-        spread = noise(list(seen.values()))
+        spread = noise(self._seeds_of(target, group))
         return {
             "recipe": group.kind,
             "overrides": list(group.overrides),
@@ -87,6 +84,18 @@ class Summary:
             "noise": spread,
             **orderings(target, rows, spread),
         }
+
+    def _seeds_of(self, target: Target, group: Group) -> dict[tuple[str, str], list[float]]:
+        """Scores by pair and system, in the target's figure of the pair: of all tables' systems, since each
+        says something of the noise that this target's differences are read against.
+        """
+        figures = {row.pair: row.figure for row in target.rows}
+        found = {}
+        for row in (row for each in TARGETS.values() for row in each.rows if row.pair in figures):
+            if (key := (row.pair, row.system.name)) not in found:
+                values = (record.figure(figures[row.pair]) for record in self._kept(row, group)[0])
+                found[key] = [value for value in values if value is not None]
+        return found
 
     def _of(self, group: Group) -> list[Record]:
         return [
@@ -161,6 +170,7 @@ class Summary:
             "run_minutes": {record.name: record.minutes for record in kept},
             "run_devices": {record.name: record.about["device"] for record in kept},
             "experiments": [record.about["experiment"] for record in kept],
+            "side_by_side": any(record.about["side_by_side"] for record in kept),
             "signature": first.signature(row.figure),
             "command": command(target, row, group, [record.seed for record in kept]),
         }

@@ -46,7 +46,8 @@ def make_task(experiment: Experiment, data: Path, runs: Path, results: Path, wei
     recipe = experiment.recipe(data)
     corpus = find_text(recipe)
     record = find_record(results, experiment)
-    recorded = record is not None and record.mismatch(recipe, corpus) is None
+    stale = None if record is None else record.mismatch(recipe, corpus)
+    recorded = record is not None and stale is None
     if corpus is None:
         task = Task(experiment, recipe, "", Run(runs / experiment.name), RECORDED)
         if weights or not recorded:
@@ -62,7 +63,8 @@ def make_task(experiment: Experiment, data: Path, runs: Path, results: Path, wei
         state = FINISHED
     else:
         state = UNFINISHED if run.exists else NEW
-    return Task(experiment, recipe, key, run, state, corpus)
+    why = f"what is kept of it does not count: {stale}" if stale else ""
+    return Task(experiment, recipe, key, run, state, corpus, why)
 
 
 def find_run(runs: Path, experiment: Experiment, key: str) -> Run:
