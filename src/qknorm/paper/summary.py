@@ -170,7 +170,7 @@ class Summary:
             "run_minutes": {record.name: record.minutes for record in kept},
             "run_devices": {record.name: record.about["device"] for record in kept},
             "experiments": [record.about["experiment"] for record in kept],
-            "side_by_side": any(record.about["side_by_side"] for record in kept),
+            "side_by_side": any(record.about.get("side_by_side") for record in kept),
             "signature": first.signature(row.figure),
             "command": command(target, row, group, [record.seed for record in kept]),
         }
