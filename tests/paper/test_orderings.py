@@ -34,12 +34,13 @@ def test_what_holds_and_what_does_not():
 def test_more_seeds_make_a_difference_certain(seeds, inside):
     """Two standard errors of a difference of 0.5 with a deviation of 0.2: 0.57 of one seed, 0.33 of three."""
     found = orderings(TABLE2, both([32.0] * seeds, [32.5] * seeds), {"en-vi": 0.2})
-    assert found["holds"][0].endswith("inside the noise between seeds)") == inside
+    said = ["en→vi: QKNorm above baseline (paper +0.45, here +0.50)"]
+    assert (found["holds"], found["undecided"]) == (([], said) if inside else (said, []))
 
 
 def test_rows_not_run_are_left_out():
     found = orderings(TABLE2, both([], [33.0]), {})
-    assert found == {"holds": [], "fails": [], "orderings": 0, "orderings_right": 0}
+    assert found == {"holds": [], "fails": [], "undecided": [], "orderings": 0, "orderings_right": 0}
 
 
 def test_pairs_are_not_mixed():

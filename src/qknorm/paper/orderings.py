@@ -27,9 +27,10 @@ def noise(seeds_of: Mapping[tuple[str, str], Sequence[float]]) -> dict[str, floa
 
 
 def orderings(target: Target, rows: list[dict[str, Any]], spread: dict[str, float]) -> dict[str, Any]:
-    """Sentences of what holds and what does not, and how many of all pairwise orderings do."""
+    """Sentences of what holds, what does not, and what the seeds do not decide; how many orderings hold."""
     holds: list[str] = []
     fails: list[str] = []
+    undecided: list[str] = []
     right = total = 0
     for pair in dict.fromkeys(row["pair"] for row in rows):
         own = [row for row in rows if row["pair"] == pair and _known(row)]
@@ -41,28 +42,33 @@ def orderings(target: Target, rows: list[dict[str, Any]], spread: dict[str, floa
             agrees = upper["ours"] > lower["ours"]
             right += agrees
             if target.against in (upper["system"], lower["system"]):
-                sentence = _sentence(pair, upper, lower, spread.get(pair))
-                (holds if agrees else fails).append(sentence)
+                inside = _inside_noise(upper, lower, spread.get(pair))
+                sentence = _sentence(pair, upper, lower, pair in spread)
+                (undecided if inside else holds if agrees else fails).append(sentence)
         if target.against is not None and len(own) > 2:
             _note_extremes(own, pair, holds, fails)
-    return {"holds": holds, "fails": fails, "orderings": total, "orderings_right": right}
+    told = {"holds": holds, "fails": fails, "undecided": undecided}
+    return {**told, "orderings": total, "orderings_right": right}
 
 
 def _known(row: dict[str, Any]) -> bool:
     return row["status"] == "done" and row["ours"] is not None and row["paper"] is not None
 
 
-def _sentence(pair: str, upper: dict[str, Any], lower: dict[str, Any], sd: float | None) -> str:
+def _sentence(pair: str, upper: dict[str, Any], lower: dict[str, Any], noise_known: bool) -> str:
     """The paper's order of two rows, with both differences."""
     here = upper["ours"] - lower["ours"]
-    words = (
+    about = "" if noise_known else "; noise between seeds not known"
+    return (
         f"{PAIRS[pair].arrow}: {upper['label']} above {lower['label']} "
-        f"(paper {upper['paper'] - lower['paper']:+.2f}, here {here:+.2f}"
+        f"(paper {upper['paper'] - lower['paper']:+.2f}, here {here:+.2f}{about})"
     )
-    if sd is None:
-        return words + "; noise between seeds not known)"
-    error = sd * math.sqrt(1 / len(upper["seeds"]) + 1 / len(lower["seeds"]))
-    return words + ("; inside the noise between seeds)" if abs(here) < 2 * error else ")")
+
+
+def _inside_noise(one: dict[str, Any], other: dict[str, Any], sd: float | None) -> bool:
+    """Whether two rows differ by less than two standard errors; no where the noise is not known."""
+    error = (sd or 0.0) * math.sqrt(1 / len(one["seeds"]) + 1 / len(other["seeds"]))
+    return bool(abs(one["ours"] - other["ours"]) < 2 * error)
 
 
 def _note_extremes(rows: list[dict[str, Any]], pair: str, holds: list[str], fails: list[str]) -> None:

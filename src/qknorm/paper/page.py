@@ -119,6 +119,8 @@ def verdict(group: dict[str, Any]) -> list[str]:
         parts.append("What holds here:\n\n" + bullets(group["holds"]))
     if group["fails"]:
         parts.append("What does not:\n\n" + bullets(group["fails"]))
+    if group["undecided"]:
+        parts.append("Inside the noise between seeds, so neither:\n\n" + bullets(group["undecided"]))
     if group["orderings"] > 1:
         parts.append(
             f"Of the {group['orderings']} pairwise orderings of the paper among the rows run, "

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qknorm.errors import UserError
-from qknorm.paper.experiments import PAIRS, TARGETS, Row, Target
+from qknorm.paper.experiments import PAIRS, TARGETS, Row, System, Target
 from qknorm.paper.orderings import noise, orderings
 from qknorm.paper.plan import KINDS, Experiment, TextFiles, experiment, find_text
 from qknorm.paper.records import Record, all_failures, all_records
@@ -40,6 +40,7 @@ class Summary:
         self.failures = all_failures(results)
         self._tests: dict[str, dict[str, Any]] = {}
         self._corpora: dict[str, TextFiles | None] = {}
+        self._found: dict[tuple[str, System, Group], tuple[list[Record], list[str]]] = {}
 
     def build(self, target: Target, asked: Iterable[Group] = ()) -> dict[str, Any]:
         """Everything the page of a target says."""
@@ -106,6 +107,12 @@ class Summary:
 
     def _kept(self, row: Row, group: Group) -> tuple[list[Record], list[str]]:
         """The runs of a row by seed, and of those that no longer are what the row asks for, why."""
+        key = (row.pair, row.system, group)
+        if key not in self._found:
+            self._found[key] = self._find(row, group)
+        return self._found[key]
+
+    def _find(self, row: Row, group: Group) -> tuple[list[Record], list[str]]:
         kept, stale = [], []
         for record in self._of(group):
             if (record.about["pair"], record.about["system"]) != (row.pair, row.system.name):
