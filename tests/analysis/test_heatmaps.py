@@ -58,6 +58,13 @@ def test_many_heads_and_long_sentences_stay_within_bounds():
     assert figure.get_size_inches()[0] < 60 and len(labels(panels(figure)[0].yaxis)) == 25
 
 
+def test_a_figure_for_print_is_as_wide_as_its_cells_make_it():
+    tokens = [f"token{i}" for i in range(16)]
+    grid = Grid(a_map(tokens, tokens, 1, 4), [0], range(4))
+    printed, shown = (draw([grid], cell).get_size_inches()[0] for cell in (0.095, None))
+    assert 64 * 0.095 < printed < 7.5 < shown
+
+
 def test_right_to_left_columns_run_from_the_right():
     hebrew = ["▁שלום", "עולם", "2020", "</s>"]
     assert mostly_right_to_left(hebrew) and mostly_right_to_left(["שלום", "</s>"])

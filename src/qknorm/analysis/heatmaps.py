@@ -70,11 +70,14 @@ class Grid:
         return [pairs[start : start + width] for start in range(0, len(pairs), width)]
 
 
-def draw(grids: Sequence[Grid]) -> Figure:
-    """All grids in one figure, one below the other, with one scale of colours."""
+def draw(grids: Sequence[Grid], cell: float | None = None) -> Figure:
+    """All grids in one figure, one below the other, with one scale of colours.
+
+    ``cell`` is the side of a cell where it matters how large the figure is; by default as large as is good.
+    """
     texts = [token for grid in grids for token in (*grid.seen.rows, *grid.seen.columns)]
     with matplotlib.rc_context({"font.family": families(texts)[0]}):
-        return _draw(grids)
+        return _draw(grids, _cell(grids) if cell is None else cell)
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -85,8 +88,7 @@ def save(figure: Figure, path: Path) -> None:
         figure.savefig(file, format=path.suffix[1:].lower(), dpi=min(200.0, PIXELS / longest))
 
 
-def _draw(grids: Sequence[Grid]) -> Figure:
-    cell = _cell(grids)
+def _draw(grids: Sequence[Grid], cell: float) -> Figure:
     size = min(9.0, max(cell, READABLE) * 72 * 0.82)  # of tokens, in points
     blocks = [_Block(grid, cell, size) for grid in grids]
     width = max(block.width for block in blocks) + 0.2

@@ -21,6 +21,8 @@ SENTENCE = "Ein kleiner Hund läuft mit einem roten Ball im Maul über die grün
 """Made up for the figure; in no corpus."""
 SHOWN = 4
 """Heads shown, the first ones of the layer in the middle of the encoder: fixed, not picked."""
+CELL = 0.095
+"""In inches: four heads of 16 subwords are about as wide as a page of text, and labels can be read there."""
 
 
 def draw_heads(runs: Mapping[str, Run], to: Path) -> dict[str, Any]:
@@ -28,7 +30,7 @@ def draw_heads(runs: Mapping[str, Run], to: Path) -> dict[str, Any]:
     maps = {name: encoder_map(run) for name, run in runs.items()}
     layers, heads = next(iter(maps.values())).weights.shape[:2]
     layer, shown = layers // 2, list(range(min(SHOWN, heads)))
-    figure = draw([Grid(each, [layer], shown, (name, "")) for name, each in maps.items()])
+    figure = draw([Grid(each, [layer], shown, (name, "")) for name, each in maps.items()], CELL)
     for ending in ("png", "pdf"):
         save(figure, to.with_name(f"{to.name}.{ending}"))
     entropies = {name: _entropy(torch.from_numpy(each.weights)) for name, each in maps.items()}
