@@ -366,6 +366,22 @@ def test_a_row_that_fails_is_told_and_the_others_go_on(home, trained, monkeypatc
     assert str(home) not in page
 
 
+def test_not_even_a_fault_of_the_program_keeps_the_others_from_being_trained(home, monkeypatch, capsys):
+    real = runner.train
+
+    def failing(recipe, folder, **options):
+        if "baseline" in recipe.name:
+            raise RuntimeError(f"no kernel for {folder}")
+        return real(recipe, folder, **options)
+
+    monkeypatch.setattr(runner, "train", failing)
+    ended = reproduce(wish(home, "table2", ["en-vi"], seeds=[4]))
+    assert [task.state for task in ended.tasks] == ["failed", "recorded"]
+    assert "RuntimeError: no kernel for" in capsys.readouterr().err
+    page = (home / "results" / "table2.md").read_text()
+    assert "seed 4: failed. It ended with RuntimeError" in page and str(home) not in page
+
+
 def test_text_of_another_edition_is_marked_as_not_comparable(home, monkeypatch):
     """As that of Galician at hand, here in the place of the text the rows were trained on."""
     galician = find_corpus("ted-gl-en")

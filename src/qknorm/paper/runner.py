@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -41,6 +42,12 @@ def train_in_turn(tasks: Sequence[Task], device: str | None, progress: Progress,
             raise
         except UserError as error:
             task.state, task.why = FAILED, str(error)
+        except Exception as error:  # whatever it is, it is no reason not to train the others
+            traceback.print_exc()
+            task.state = FAILED
+            task.why = (
+                f"It ended with {type(error).__name__}, which the output of this command tells in full."
+            )
         report(task)
         _forget()
     return True
