@@ -277,6 +277,24 @@ def test_stopped_it_goes_on(home, trained, monkeypatch):
     assert Record(home / "results" / "runs" / trained[0]).about["updates"] == 36
 
 
+def test_stopped_in_the_last_validation_no_other_row_is_begun(home, trained, monkeypatch):
+    """That row is over and kept; `timeout` asks once, and the next row would not be asked again."""
+    asked = wish(home, "table2", ["en-vi"], seeds=[3])
+    validate = Trainer._validate
+
+    def interrupted(trainer):
+        if trainer.state.step == 36:
+            os.kill(os.getpid(), signal.SIGINT)
+        return validate(trainer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_validate", interrupted)
+        ended = reproduce(asked)
+    assert ended.interrupted and [task.state for task in ended.tasks] == ["recorded", "to train"]
+    assert len(trained) == 1 and rows_of(home, "table2")[0]["seeds"] == [1, 2, 3]
+    assert not reproduce(asked).interrupted and len(trained) == 2
+
+
 def test_packed_text_is_the_same_text(home, trained):
     """Rows trained on plain files are those of the same files packed, and not of others."""
     shutil.rmtree(home / "runs")

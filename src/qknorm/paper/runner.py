@@ -32,12 +32,13 @@ Report = Callable[[Task], None]
 def train_in_turn(tasks: Sequence[Task], device: str | None, progress: Progress, report: Report) -> bool:
     """Train one task after another; False if asked to stop. What fails is noted, and the next one begun."""
     for task in tasks:
-        task.state = TRAINING
+        task.state, stop = TRAINING, False
         report(task)
         try:
-            if train(task.recipe, task.run.path, device=device, progress=progress).interrupted:
+            ended = train(task.recipe, task.run.path, device=device, progress=progress)
+            if ended.interrupted:
                 return False
-            task.state = FINISHED
+            task.state, stop = FINISHED, ended.asked_to_stop
         except LostWorkerError:
             raise
         except UserError as error:
@@ -49,6 +50,8 @@ def train_in_turn(tasks: Sequence[Task], device: str | None, progress: Progress,
                 f"It ended with {type(error).__name__}, which the output of this command tells in full."
             )
         report(task)
+        if stop:
+            return False
         _forget()
     return True
 

@@ -51,6 +51,8 @@ class Trained:
     state: State
     interrupted: bool
     scores: dict[str, Any] | None
+    asked_to_stop: bool = False
+    """Whether the user wanted it to stop, be it when training was over anyway."""
 
 
 def train(
@@ -143,12 +145,12 @@ class Trainer:
                 with self._stoppable(), self._update_stream():
                     self._epochs()
             if self.state.finished is None:
-                return Trained(self.folder, self.state, True, None)
+                return Trained(self.folder, self.state, True, None, asked_to_stop=True)
             self.saver.wait(self.folder.best_file)  # the last checkpoint may still be under way
             scores = finish(self.folder, self.prepared, self.model, self.progress, self.workers, self._begun)
         finally:
             self.saver.wait()
-        return Trained(self.folder, self.state, False, scores)
+        return Trained(self.folder, self.state, False, scores, self.workers.stop_asked)
 
     def _epochs(self) -> None:
         """Epoch after epoch to the end, or until asked to stop.
