@@ -20,6 +20,7 @@ from qknorm.tensors import load_tensors
 from qknorm.training import prepare, train
 from qknorm.training.averaging import Averaging
 from qknorm.training.finish import finish
+from qknorm.training.opening import code_hash
 from qknorm.training.saver import Saver
 from qknorm.training.step import Step
 from qknorm.workers import Workers
@@ -114,6 +115,7 @@ def test_a_run_folder_has_everything(finished, corpus):
     test = (run.path / "hypotheses" / "test.txt").read_text().split("\n")
     assert len(test) == 9 and run.scores()["test"]["bleu_tokenized"] >= 0
     manifest = run.manifest()
+    assert manifest["code_sha256"] == code_hash()
     assert manifest["seed"] == 1 and manifest["versions"]["torch"] == torch.__version__
     assert len(manifest["corpus"]) == 6 and manifest["facts"]["examples"] == 60
     assert manifest["facts"]["L"] == run.recipe().model.length > 2
@@ -403,6 +405,20 @@ def test_without_dev_some_of_train_is_set_aside(cache, tmp_path):
         prepare(
             tiny_recipe(folder, "data.dev_size=500"), tmp_path / "data", Progress(quiet=True), cache=cache
         )
+
+
+def test_the_hash_of_code_knows_names_and_contents(tmp_path):
+    (tmp_path / "room").mkdir()
+    (tmp_path / "room" / "a.py").write_text("x = 1\n")
+    (tmp_path / "b.py").write_text("")
+    before = code_hash(tmp_path)
+    (tmp_path / "room" / "note.txt").write_text("not code")
+    assert code_hash(tmp_path) == before
+    (tmp_path / "room" / "a.py").write_text("x = 2\n")
+    changed = code_hash(tmp_path)
+    (tmp_path / "room" / "a.py").write_text("x = 1\n")
+    (tmp_path / "b.py").rename(tmp_path / "c.py")
+    assert len({before, changed, code_hash(tmp_path)}) == 3
 
 
 @pytest.mark.parametrize(("decay", "every"), [(0.5, 1), (0.99, 1), (0.999, 10), (0.9999, 100)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import subprocess
 import time
@@ -102,6 +103,7 @@ def _about(prepared: Prepared, workers: Workers) -> dict[str, Any]:
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "versions": versions,
         "commit": _commit(),
+        "code_sha256": code_hash(),
         "recipe_sha256": recipe_hash(prepared.recipe),
         "seed": prepared.recipe.training.seed,
         "corpus": prepared.hashes(),
@@ -114,6 +116,15 @@ def _about(prepared: Prepared, workers: Workers) -> dict[str, Any]:
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         },
     }
+
+
+def code_hash(folder: Path = Path(__file__).parent.parent) -> str:
+    """SHA-256 of the package's Python files, names and all: what ran, whatever a checkout calls itself."""
+    found = hashlib.sha256()
+    for file in sorted(folder.rglob("*.py"), key=lambda file: file.relative_to(folder).as_posix()):
+        text = file.read_bytes()
+        found.update(f"{file.relative_to(folder).as_posix()} {len(text)}\n".encode() + text)
+    return found.hexdigest()
 
 
 def _commit() -> str | None:
