@@ -98,6 +98,28 @@ def test_a_font_that_has_the_rest_is_found(monkeypatch):
     assert fonts.families(["a 中"]) == (["First", "Second"], [])
 
 
+def test_a_font_installed_since_is_found(monkeypatch, tmp_path):
+    """matplotlib lists the fonts of a machine once and keeps the list; damaged files are passed over."""
+    manager = fonts.font_manager.fontManager
+    file = fonts._installed()["DejaVu Sans Mono"]
+    older = [entry for entry in manager.ttflist if entry.name != "DejaVu Sans Mono"]
+    monkeypatch.setattr(manager, "ttflist", older)
+    (tmp_path / "broken.ttf").write_bytes(b"no font")
+    monkeypatch.setattr(fonts.font_manager, "findSystemFonts", lambda: [str(tmp_path / "broken.ttf"), file])
+    monkeypatch.setattr(fonts, "_installed", lambda: {"First": "1"})
+    monkeypatch.setattr(fonts, "_characters", {"1": {ord("a")}, file: {ord("中")}}.__getitem__)
+    assert fonts.families(["a 中"]) == (["First", "DejaVu Sans Mono"], [])
+
+
+def test_a_family_without_a_bold_face_is_not_told_of(monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr("qknorm.analysis.heatmaps.families", lambda _: (["DejaVu Sans", "STIXGeneral"], []))
+    figure = draw([Grid(a_map(["a"], ["b"]), [0], [0])])
+    bold = [text for text in figure.texts if text.get_weight() == "bold"]
+    assert [text.get_fontfamily() for text in bold] == [["DejaVu Sans"]]
+    save(figure, tmp_path / "a.png")
+    assert caplog.text == ""
+
+
 def test_an_old_matplotlib_is_said(monkeypatch):
     monkeypatch.delattr(ft2font, "__libraqm_version__", raising=False)
     assert "install 3.11 or newer" in fonts.warnings(["שלום"])[0]

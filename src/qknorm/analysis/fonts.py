@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import chain
 
 from matplotlib import font_manager, ft2font
 
@@ -18,7 +19,7 @@ def families(texts: Iterable[str]) -> tuple[list[str], list[str]]:
     """The fewest families, best first, that have the characters of these texts; and those that none has."""
     missing = {c for text in texts for c in text if _has_glyph(c)}
     chosen: list[str] = []
-    for name, path in _installed().items():
+    for name, path in chain(_installed().items(), _not_yet_known()):
         found = {c for c in missing if ord(c) in _characters(path)}
         if found or not chosen:
             chosen.append(name)
@@ -36,7 +37,8 @@ def warnings(texts: list[str]) -> list[str]:
         shown = "".join(missing[:20])
         found.append(
             f"No font on this machine has these characters, so boxes stand for them: {shown}. Install one "
-            "that does (Debian: fonts-noto-core, fonts-noto-cjk) and delete matplotlib's font cache."
+            "that does (Debian: fonts-noto-core, fonts-noto-cjk; for emoji fonts-symbola, as fonts in colour "
+            "cannot be drawn here)."
         )
     if any(right_to_left(text) for text in texts) and not hasattr(ft2font, "__libraqm_version__"):
         found.append(
@@ -54,15 +56,29 @@ def _has_glyph(character: str) -> bool:
 @cache
 def _installed() -> dict[str, str]:
     """Upright families of ordinary weight, and a file of each, the preferred ones first."""
-    upright = {
-        entry.name: entry.fname
-        for entry in font_manager.fontManager.ttflist
-        if entry.style == "normal"
-        and entry.weight in (400, "normal", "regular", "book")
-        and not entry.name.startswith("Last Resort")  # matplotlib's own: a box for every character
-    }
+    upright = {entry.name: entry.fname for entry in font_manager.fontManager.ttflist if _is_plain(entry)}
     order = {name: place for place, name in enumerate(PREFERRED)}
     return dict(sorted(upright.items(), key=lambda item: (order.get(item[0], len(order)), item[0])))
+
+
+def _not_yet_known() -> Iterator[tuple[str, str]]:
+    """Families installed since matplotlib listed those of this machine, and a file of each."""
+    manager = font_manager.fontManager
+    for path in sorted({*font_manager.findSystemFonts()} - {entry.fname for entry in manager.ttflist}):
+        count = len(manager.ttflist)
+        try:
+            manager.addfont(path)
+        except (OSError, RuntimeError):  # a damaged file; a font of pictures, which cannot be drawn
+            continue
+        yield from ((entry.name, path) for entry in manager.ttflist[count:] if _is_plain(entry))
+
+
+def _is_plain(entry: font_manager.FontEntry) -> bool:
+    return (
+        entry.style == "normal"
+        and entry.weight in (400, "normal", "regular", "book")
+        and not entry.name.startswith("Last Resort")  # matplotlib's own: a box for every character
+    )
 
 
 @cache

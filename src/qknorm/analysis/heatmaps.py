@@ -135,7 +135,8 @@ class _Block:
         seen, (w, h) = self.grid.seen, self.panel
         name, meaning = self.grid.title or TITLES[seen.kind]
         left, line = 0.12 / width, (top - 0.24) / height
-        figure.text(left, line, name, size=9, weight="bold", color=INK)
+        family = matplotlib.rcParams["font.family"][:1]  # not every other one has a bold face
+        figure.text(left, line, name, size=9, weight="bold", color=INK, family=family)
         figure.text(left + 0.75 / width, line, meaning, size=7, color=FAINT)
         several = len(self.grid.layers) > 1
         for row, panels in enumerate(self.panels):
