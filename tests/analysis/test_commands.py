@@ -45,6 +45,12 @@ MISTAKES = {
     "format": (["attention", "RUN", "a", "--out", "a.bmp"], "a.bmp ends in none of .png, .svg"),
     "no out": (["attention", "RUN", "a"], "Missing option '--out'"),
     "blank": (["attention", "RUN", " ", "--out", "a.png"], "The sentence is blank"),
+    "lines": (["attention", "RUN", "a\nb", "--out", "a.png"], "The sentence has a line break in it"),
+    "bytes": (["attention", "RUN", "a\udcff", "--out", "a.png"], "The sentence is not valid UTF-8"),
+    "target": (
+        ["attention", "RUN", "a", "--target", "\udcff", "--out", "a.png"],
+        "The translation is not valid",
+    ),
     "layer": (["attention", "RUN", "a", "--out", "a.png", "--layer", 9], "There is no layer 9 in encoder"),
     "head": (["attention", "RUN", "a", "--out", "a.png", "--head", 3], "it has 1 to 2"),
     "zero": (["attention", "RUN", "a", "--out", "a.png", "--head", 0], "--head"),

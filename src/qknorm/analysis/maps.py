@@ -127,17 +127,26 @@ def sentence_attention(
     if len(translator.models) != 1:
         raise UserError("Attention maps are of one model; an ensemble has none of its own.")
     subwords = translator.subwords
+    _check_line("sentence", source)
     (ids,) = subwords.encode([source.strip()], "source")
     if not ids:
         raise UserError("The sentence is blank; give one with words in it.")
     _check_length("sentence", ids)
     if target is not None:
+        _check_line("translation", target)
         (wanted,) = subwords.encode([target.strip()], "target")
         _check_length("translation", wanted)
     else:
         (found,) = translator.stream([source.strip()], beam=beam)
         wanted = found[0].ids
     return pair_attention(translator.models[0], subwords, [ids], [wanted])[0]
+
+
+def _check_line(noun: str, text: str) -> None:
+    if "\n" in text.strip():
+        raise UserError(f"The {noun} has a line break in it; give one sentence at a time.")
+    if any("\ud800" <= c <= "\udfff" for c in text):  # what Python makes of bytes that are not UTF-8
+        raise UserError(f"The {noun} is not valid UTF-8.")
 
 
 def _check_length(noun: str, ids: Sequence[int]) -> None:

@@ -21,7 +21,10 @@ Numbers = list[int] | None
 
 def attention(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of a trained model.")],
-    sentence: Annotated[str, typer.Argument(metavar="SENTENCE", help="A sentence to translate.")],
+    sentence: Annotated[
+        str,
+        typer.Argument(metavar="SENTENCE", help="A sentence to translate; after -- if it begins with -."),
+    ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Ends in .png, .svg, .pdf or .json.")],
     target: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Its translation; the model's own if not given.")
