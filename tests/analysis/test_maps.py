@@ -124,6 +124,15 @@ def test_words_of_raw_text():
     assert subwords.word_numbers(unspaced)[-1] == numbers[-1]
 
 
+def test_words_of_scripts_without_spaces():
+    """A letter, or the subword that holds several; never part of one, however it is spelt."""
+    subwords = Subwords.learn(["我喜欢猫", "他喜欢书"], ["我喜欢猫", "他喜欢书"], kind="raw", operations=1)
+    (ids,) = subwords.encode(["我喜欢東, a 猫"], "source")
+    numbers = subwords.word_numbers(ids)
+    places = [[i for i, n in zip(ids, numbers, strict=True) if n == word] for word in sorted(set(numbers))]
+    assert subwords.decode(places) == ["我", "喜欢", "東", ",", "a", "猫"]
+
+
 def test_words_of_tokenised_text():
     subwords = Subwords.learn(["casas bonitas"], ["houses fine"], kind="words", operations=2)
     (ids,) = subwords.encode(["casas é bonitas"], "source")

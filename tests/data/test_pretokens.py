@@ -5,7 +5,7 @@ import sys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qknorm.data.pretokens import byte_symbols, spell_word, split_raw, split_words
+from qknorm.data.pretokens import byte_symbols, raw_words, spell_word, split_raw, split_words
 
 
 def test_words_are_parted_by_ascii_white_space_only() -> None:
@@ -43,3 +43,21 @@ def test_every_character_is_kept() -> None:
 def test_spelling() -> None:
     assert spell_word("abc") == ["a@@", "b@@", "c"]
     assert byte_symbols("é") == ["<0xC3>", "<0xA9>"]
+
+
+def test_words_of_a_reader():
+    assert raw_words("in 1999, it’s") == [" in", " 1999", ",", " it", "’", "s"]
+    assert raw_words("我喜欢Go 東京タ。") == [" 我", "喜", "欢", "Go", " 東", "京", "タ", "。"]
+    assert raw_words("น้ำ가방 e\u0301") == [" น้", "ำ", "가방", " e\u0301"], "marks stay with their letters"
+    assert raw_words("a 👩\u200d👩\u200d👧!❤\ufe0f👍🏽") == [
+        " a",
+        " 👩\u200d👩\u200d👧",
+        "!",
+        "❤\ufe0f",
+        "👍🏽",
+    ]
+
+
+@given(st.text(alphabet="ab 1,\u200d\u0301我のกา́👩🏽\ufe0f"))
+def test_words_of_a_reader_are_the_line(line):
+    assert "".join(raw_words(line)) == (" " + line if line else "")

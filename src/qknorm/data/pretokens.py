@@ -5,12 +5,18 @@ import sys
 import unicodedata
 from collections.abc import Callable
 from functools import cache
+from itertools import pairwise
 from typing import Literal
 
 Kind = Literal["words", "raw"]
 """`words`: text already tokenised, words set apart by spaces. `raw`: ordinary text, kept to the byte."""
 
 JOINER = "@@"
+UNSPACED = re.compile(
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff"
+    "\uff66-\uff9f\U00020000-\U0003ffff]"
+)
+"""Letters of scripts that set no spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, kana and Han."""
 
 
 def split_words(line: str) -> list[str]:
@@ -58,14 +64,41 @@ def split_raw(line: str) -> list[str]:
 
 
 def raw_words(line: str) -> list[str]:
-    """``split_raw``, with the digits of a number together: what a reader takes for words."""
+    """``split_raw``, with the digits of a number and the parts of an emoji together: a reader's words.
+
+    Of scripts that set no spaces between words each letter, with its marks, stands for one.
+    """
     words: list[str] = []
     for word in split_raw(line):
-        if words and word.isdecimal() and words[-1][-1].isdecimal():
+        if words and _goes_on(words[-1], word):
             words[-1] += word
         else:
-            words.append(word)
+            words += _letter_by_letter(word) if UNSPACED.search(word) else [word]
     return words
+
+
+def _goes_on(before: str, word: str) -> bool:
+    """Whether a word is the next digit of a number, a mark on what is before it, or joined to that."""
+    if word.isdecimal():
+        return before[-1].isdecimal()
+    if before[-1] == "\u200d" and unicodedata.category(word[0]) == "So":
+        return True
+    return all(_is_mark(character) or "🏻" <= character <= "🏿" for character in word)
+
+
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character)[0] == "M" or character in "\u200c\u200d"
+
+
+def _letter_by_letter(word: str) -> list[str]:
+    """A word cut around each letter of a script without spaces; marks stay with what they are on."""
+    parts = [word[0]]
+    for before, character in pairwise(word):
+        if before == " " or _is_mark(character) or not (UNSPACED.match(before) or UNSPACED.match(character)):
+            parts[-1] += character
+        else:
+            parts.append(character)
+    return parts
 
 
 def splitter(kind: Kind) -> Callable[[str], list[str]]:

@@ -159,7 +159,7 @@ class Subwords:
         return [self._pieces[i] for i in ids]
 
     def word_numbers(self, ids: Sequence[int]) -> list[int]:
-        """The number of the word, from 0, that each id is part of; the digits of a number are one word."""
+        """The number of the word, rising from 0, that each id is part of; see ``raw_words`` for raw text."""
         texts = [self._texts[i] for i in ids]
         if self.kind == "words":
             ends = [text.endswith(b" ") for text in texts[:-1]]
