@@ -7,14 +7,17 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
 from qknorm.analysis.heatmaps import EDGE, FAINT, INK
-from qknorm.analysis.study import HeadStudy
+from qknorm.analysis.study import HeadStudy, KindStudy
 from qknorm.analysis.weights import KINDS
 
 RUNS = ("#2166ac", "#d6604d")
 """The colour of the first run, and of the second."""
+SIDES = np.array([(9, 5), (-9, 5), (9, -5), (-9, -5), (0, 8), (0, -8), (11, 0), (-11, 0)])
+"""Where the name of a dot may stand, in points from it; the first is the best."""
 STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.spines.top": False,
@@ -61,26 +64,54 @@ def measures_figure(studies: Sequence[HeadStudy]) -> Figure:
 def map_figure(studies: Sequence[HeadStudy]) -> Figure:
     """The heads of each kind on a map, near each other where they attend alike; colours are layers."""
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(3.6 * len(KINDS), 3.7 * len(studies)), layout="constrained")
+        figure = Figure(figsize=(3.6 * len(KINDS), 3.35 * len(studies)), layout="constrained")
         grid = figure.subplots(len(studies), len(KINDS), squeeze=False)
         for row, study in enumerate(studies):
             for column, kind in enumerate(KINDS):
                 each, axes = study.kinds[kind], grid[row, column]
                 L, H = each.measures["entropy"].shape
-                layers = np.repeat(np.arange(1, L + 1), H)
-                x, y = each.places.T
-                shown = axes.scatter(x, y, c=layers, cmap="viridis", s=26, vmin=1, vmax=max(L, 2), zorder=2)
-                if L * H <= 48:
-                    for place in range(L * H):
-                        label = f"{place // H + 1}.{place % H + 1}"
-                        axes.annotate(label, (x[place], y[place]), (3, 3), textcoords="offset points", size=6)
-                axes.set_aspect("equal", adjustable="datalim")
+                colours = ListedColormap(matplotlib.colormaps["viridis"](np.linspace(0, 0.88, L)))
+                shown = axes.scatter(
+                    *each.places.T, c=np.repeat(np.arange(L), H), cmap=colours, s=26, zorder=2
+                )
+                shown.set_clim(-0.5, L - 0.5)
+                middle, half = _square(each.places)
+                axes.set(xlim=middle[0] + half, ylim=middle[1] + half, aspect="equal")
                 axes.grid(color="#e6e6e6", linewidth=0.6)
                 axes.set_title(kind if len(studies) == 1 else f"{study.run}: {kind}", size=9)
-            bar = figure.colorbar(shown, ax=grid[row, :].tolist(), shrink=0.7, ticks=range(1, L + 1))
+            bar = figure.colorbar(shown, ax=grid[row, :].tolist(), shrink=0.7, ticks=range(L))
+            bar.set_ticklabels([str(layer + 1) for layer in range(L)])
+            bar.ax.tick_params(length=0)
             bar.set_label("layer")
             bar.outline.set_visible(False)
+        figure.draw_without_rendering()  # from here on it is known where everything is
+        for row, study in enumerate(studies):
+            for column, kind in enumerate(KINDS):
+                _name_heads(grid[row, column], study.kinds[kind])
         return figure
+
+
+def _square(places: Any) -> tuple[Any, Any]:
+    """The middle of a square with room for all (N, 2) places and their names, and its edges from there."""
+    low, high = places.min(axis=0), places.max(axis=0)
+    return (low + high) / 2, np.array([-0.6, 0.6]) * (float((high - low).max()) or 1.0)
+
+
+def _name_heads(axes: Any, heads: KindStudy) -> None:
+    """Write layer.head beside each dot where there is most room: far from other dots and names."""
+    H = heads.measures["entropy"].shape[1]
+    points = axes.transData.transform(heads.places) * 72 / axes.figure.dpi  # (N, 2)
+    if len(points) > 48:
+        return
+    taken = list(points)
+    for place, point in enumerate(points):
+        others = np.array([each for i, each in enumerate(taken) if i != place] or [point - 99])
+        away = [np.linalg.norm((others - point - side) / (1.6, 1), axis=1).min() for side in SIDES]
+        side = SIDES[int(np.argmax(np.minimum(away, 9.0)))]  # the first that is far enough
+        taken.append(point + side)
+        name = f"{place // H + 1}.{place % H + 1}"
+        middle = dict(ha="center", va="center", size=6, textcoords="offset points")
+        axes.annotate(name, heads.places[place], side, **middle)
 
 
 def importance_figure(studies: Sequence[HeadStudy]) -> Figure:
@@ -104,11 +135,12 @@ def importance_figure(studies: Sequence[HeadStudy]) -> Figure:
                 if H <= 8:
                     for layer, head in np.ndindex(L, H):
                         strong = abs(values[layer, head]) > largest * 0.6
-                        text = f"{values[layer, head]:+.1f}".replace("-0.0", "0.0").replace("+0.0", "0.0")
+                        text = f"{values[layer, head]:+.1f}".replace("-", "−")
+                        text = "0.0" if text[1:] == "0.0" else text
                         middle = dict(ha="center", va="center", size=6.5, color="white" if strong else INK)
                         axes.text(head, layer, text, **middle)
         bar = figure.colorbar(shown, ax=grid.ravel().tolist(), shrink=0.7)
-        bar.set_label("rise of the loss, thousandths of a nat a subword")
+        bar.set_label("rise of the loss,\nthousandths of a nat a subword")
         bar.outline.set_visible(False)
         return figure
 

@@ -1,0 +1,35 @@
+"""Pictures of a study of heads: what stands on them can be read."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+from matplotlib.text import Annotation
+
+from qknorm.analysis.measures import MEASURES
+from qknorm.analysis.study import HeadStudy, KindStudy
+from qknorm.analysis.study_figures import map_figure
+from qknorm.analysis.weights import KINDS
+
+
+def a_study(places: np.ndarray, layers: int) -> HeadStudy:
+    """Heads that lie at these places on their map."""
+    apart = np.linalg.norm(places[:, None] - places, axis=-1)
+    values = np.zeros((layers, len(places) // layers))
+    kind = KindStudy(dict.fromkeys(MEASURES, values), {}, 1, apart, [None] * layers, [1.0] * layers, None)
+    return HeadStudy("run", "dev", 1, 1.0, dict.fromkeys(KINDS, kind))
+
+
+def test_names_of_heads_neither_overlap_nor_leave_the_map():
+    """Also of heads that lie on top of each other, and at the edges."""
+    places = np.array([[0.0, 0.0], [0.0, 0.0], [0.5, 0.4], [0.51, 0.4], [-0.6, 0.1], [0.1, -0.5]])
+    figure = map_figure([a_study(places, layers=2)])
+    figure.draw_without_rendering()
+    for axes in figure.axes[:3]:
+        names = [each for each in axes.texts if isinstance(each, Annotation)]
+        assert [each.get_text() for each in names] == ["1.1", "1.2", "1.3", "2.1", "2.2", "2.3"]
+        boxes = [each.get_window_extent() for each in names]
+        assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+        inside = axes.get_window_extent()
+        assert all(inside.x0 < box.x0 and box.x1 < inside.x1 for box in boxes)
