@@ -125,11 +125,12 @@ def check_lines(lines: list[str], limits: Limits) -> list[str]:
                 422,
                 f"Sentence {number} has {len(line)} characters; at most {limits.characters} are translated.",
             )
-        if "\n" in line or "\0" in line:
-            what = "a line break" if "\n" in line else "a NUL character"
+        if "\n" in line:
             raise RefusedError(
-                422, f"Sentence {number} has {what} in it; send each line as a sentence of its own."
+                422, f"Sentence {number} has a line break in it; send each line as a sentence of its own."
             )
+        if "\0" in line:
+            raise RefusedError(422, f"Sentence {number} has a NUL character in it, which is not text.")
         if any("\ud800" <= c <= "\udfff" for c in line):
             raise RefusedError(422, f"Sentence {number} has half of a surrogate pair, which is not text.")
     return lines

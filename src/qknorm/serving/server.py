@@ -48,6 +48,7 @@ def serve(
         address, number = bound.getsockname()[:2]
         shown = f"[{address}]" if bound.family == socket.AF_INET6 else address
         names = ", ".join(each.name for each in models)
+        bound.listen()  # from here on clients wait to be answered, so that what is said next is true
         _say(f"Serving {names} at http://{shown}:{number}/ (API: /docs). Ctrl-C ends it.")
         if not is_loopback(host) and api_key is None:
             _say("Anyone who can reach this machine can use it: no --api-key was given.")
