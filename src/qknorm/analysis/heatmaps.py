@@ -83,7 +83,8 @@ def draw(grids: Sequence[Grid], cell: float | None = None) -> Figure:
 def save(figure: Figure, path: Path) -> None:
     """Write a picture in the format of its name: png, svg or pdf."""
     longest = max(figure.get_size_inches())
-    with warnings.catch_warnings(), replacing(path) as file:
+    truetype = matplotlib.rc_context({"pdf.fonttype": 42})  # publishers refuse Type 3
+    with truetype, warnings.catch_warnings(), replacing(path) as file:
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(file, format=path.suffix[1:].lower(), dpi=min(200.0, PIXELS / longest))
 
