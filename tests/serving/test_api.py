@@ -161,13 +161,19 @@ def test_metrics_count_in_prometheus_format(serve):
 
 
 def test_the_api_describes_itself(client):
-    paths = client.get("/openapi.json").json()["paths"]
+    about = client.get("/openapi.json").json()
+    paths, parts = about["paths"], about["components"]["schemas"]
     assert {"/translate", "/models", "/health", "/metrics"} == set(paths)
     asked = paths["/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert set(asked["properties"]) == {"text", "model", "beam", "nbest", "attention"}
     assert {"400", "401", "404", "408", "413", "415", "422", "503"} <= set(
         paths["/translate"]["post"]["responses"]
     )
+    fields = {
+        **asked["properties"],
+        **{f"{n}.{k}": v for n, p in parts.items() for k, v in p["properties"].items()},
+    }
+    assert [name for name, each in fields.items() if not each.get("description")] == []
 
 
 @pytest.mark.parametrize("path", ["/", "/docs", "/health", "/models", "/static/page.js", "/none"])

@@ -44,12 +44,14 @@ class Attention(BaseModel):
 class Candidate(BaseModel):
     """One translation of a sentence."""
 
-    text: str
+    text: Annotated[str, Field(description="The translation.")]
     score: Annotated[
         float, Field(description="Log-probability over the length factor, which translations are ranked by.")
     ]
-    log_prob: float
-    attention: Attention | None = None
+    log_prob: Annotated[float, Field(description="Natural logarithm of its probability.")]
+    attention: Annotated[
+        Attention | None, Field(description="Where its words look; null unless asked for, or if left out.")
+    ] = None
 
 
 class Sentence(BaseModel):
@@ -65,33 +67,33 @@ class Sentence(BaseModel):
 class Translated(BaseModel):
     """The answer to a request: one entry a sentence, in its order."""
 
-    model: str
-    sentences: list[Sentence]
+    model: Annotated[str, Field(description="The name of the run that translated.")]
+    sentences: Annotated[list[Sentence], Field(description="What was found for each sentence.")]
 
 
 class Model(BaseModel):
     """A run that is served."""
 
-    name: str
+    name: Annotated[str, Field(description="What requests call it by: the name of its folder.")]
     source: Annotated[str | None, Field(description="Code of the language it translates from, if known.")]
     target: Annotated[str | None, Field(description="Code of the language it translates into, if known.")]
     text: Annotated[
         Literal["words", "raw"], Field(description="`raw`: ordinary text; `words`: text already tokenised.")
     ]
-    encoder_layers: int
-    decoder_layers: int
-    heads: int
-    width: int
+    encoder_layers: Annotated[int, Field(description="Layers that read the source.")]
+    decoder_layers: Annotated[int, Field(description="Layers that write the translation.")]
+    heads: Annotated[int, Field(description="Attention heads of a layer.")]
+    width: Annotated[int, Field(description="Size of the vector of a subword.")]
     qk_norm: Annotated[str | None, Field(description="Norm of queries and keys; null for none.")]
-    parameters: int
+    parameters: Annotated[int, Field(description="Learned numbers of the model.")]
     beam: Annotated[int, Field(description="The beam it searches with unless asked otherwise.")]
-    dev_bleu: float | None
+    dev_bleu: Annotated[float | None, Field(description="BLEU on dev in training; null if unknown.")]
 
 
 class Models(BaseModel):
     """The runs, and what one request may ask of them."""
 
-    models: list[Model]
+    models: Annotated[list[Model], Field(description="The runs, in the order they were named.")]
     limits: Annotated[
         dict[str, int], Field(description="The most sentences, characters, subwords, beam of a request.")
     ]
@@ -100,8 +102,8 @@ class Models(BaseModel):
 class Health(BaseModel):
     """That the server answers, and how busy it is."""
 
-    status: Literal["ok"]
-    version: str
+    status: Annotated[Literal["ok"], Field(description="Always this.")]
+    version: Annotated[str, Field(description="The version of qknorm.")]
     queued: Annotated[int, Field(description="Sentences waiting.")]
 
 
