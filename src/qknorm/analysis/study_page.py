@@ -46,8 +46,8 @@ def write_folder(folder: Path, studies: Sequence[HeadStudy], compared: Sequence[
 def page(studies: Sequence[HeadStudy], compared: Sequence[Contrast]) -> str:
     """The study in Markdown."""
     about = [
-        f"{study.run}: {study.sentences} sentence pairs of {study.text}, loss {study.loss:.4f} nats a target "
-        "subword."
+        f"{study.run}: {study.sentences:,} sentence {'pair' if study.sentences == 1 else 'pairs'} of "
+        f"{study.text}, loss {study.loss:.4f} nats a target subword."
         for study in studies
     ]
     parts = ["# What the heads do", *about]
