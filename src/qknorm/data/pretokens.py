@@ -70,20 +70,22 @@ def raw_words(line: str) -> list[str]:
     """
     words: list[str] = []
     for word in split_raw(line):
-        if words and _goes_on(words[-1], word):
-            words[-1] += word
-        else:
-            words += _letter_by_letter(word) if UNSPACED.search(word) else [word]
+        marks = next((i for i, character in enumerate(word) if not _is_mark(character)), len(word))
+        if marks:  # they are on what stands before them
+            words[-1] += word[:marks]
+        rest = word[marks:]
+        if rest and words and _goes_on(words[-1], rest):
+            words[-1] += rest
+        elif rest:
+            words += _letter_by_letter(rest) if UNSPACED.search(rest) else [rest]
     return words
 
 
 def _goes_on(before: str, word: str) -> bool:
-    """Whether a word is the next digit of a number, a mark on what is before it, or joined to that."""
+    """Whether a word is the next digit of a number, or the next part of an emoji: joined to it, or a tone."""
     if word.isdecimal():
         return before[-1].isdecimal()
-    if before[-1] == "\u200d" and unicodedata.category(word[0]) == "So":
-        return True
-    return all(_is_mark(character) or "🏻" <= character <= "🏿" for character in word)
+    return "🏻" <= word <= "🏿" or (before[-1] == "\u200d" and unicodedata.category(word[0]) == "So")
 
 
 def _is_mark(character: str) -> bool:
