@@ -18,6 +18,8 @@ from qknorm.training import train
 
 STEPS = 850
 """Updates of each model."""
+EPOCHS = 5
+"""Validations on the way, so that there is a curve to look at."""
 PAIRS = {"train": 10_000, "dev": 200, "test": 500}
 SHOWN = 8
 """Sample translations printed."""
@@ -47,7 +49,7 @@ def demo_recipe(folder: Path, name: str, steps: int) -> Recipe:
         model=model,
         training=TrainingSettings(
             batch_tokens=700,
-            epoch_batches=steps,
+            epoch_batches=-(-steps // EPOCHS),
             max_steps=steps,
             learning_rate=3e-3,
             schedule="linear",
