@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 import torch
 from decode_phases import phases, print_kernels, print_phases
 
+from qknorm.config import DecodingSettings
 from qknorm.ids import EOS
 from qknorm.model import ModelSettings, Transformer
 from qknorm.translation import Hypothesis, SearchSettings, beam_search, static
@@ -221,7 +222,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--size", choices=SIZES, default="base")
     parser.add_argument("--sentences", type=int)
     parser.add_argument("--beam", type=int, default=4)
-    parser.add_argument("--batch-tokens", type=int, default=8192, help="as decoding.batch_tokens of a recipe")
+    present = DecodingSettings().batch_tokens
+    parser.add_argument(
+        "--batch-tokens", type=int, default=present, help="as decoding.batch_tokens of a recipe"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kernels", action="store_true", help="also list the kernels that take longest")
     parser.add_argument("--no-plain", action="store_true", help="leave out the plain search and MarianMT")
