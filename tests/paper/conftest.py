@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -27,3 +28,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_paper_corpus(home / "data", "iwslt15-en-vi")
     reproduce(wish(home, "table2", ["en-vi"], seeds=[1, 2]))
     return home
+
+
+@pytest.fixture
+def home(finished: Path, tmp_path: Path) -> Path:
+    """A copy, to be changed."""
+    return shutil.copytree(finished, tmp_path / "home")

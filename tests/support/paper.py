@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from qknorm.paper import Wish, choose_targets
+from qknorm.paper.summary import read_summary
 from qknorm.progress import Progress
 from support.tiny import THEIRS, WORDS
 
@@ -56,3 +58,9 @@ def wish(home: Path, target: str, pairs: Iterable[str] = (), **more: object) -> 
     asked = {"kind": "fast", "overrides": TINY, "device": "cpu", "progress": Progress(quiet=True)}
     named = list(pairs)
     return Wish(targets=choose_targets(target, named), pairs=named, **{**folders, **asked, **more})  # type: ignore[arg-type]
+
+
+def rows_of(home: Path, target: str, pair: str = "en-vi") -> list[Any]:
+    """The rows of a target's page, as its JSON has them."""
+    summary = read_summary(home / "results" / f"{target}.json")
+    return [row for group in summary["groups"] for row in group["rows"] if row["pair"] == pair]

@@ -8,6 +8,7 @@ import torch
 from qknorm.training.flat import Layout, joined
 from qknorm.training.loss import written_out_loss
 from support.triton import DEVICE, INTERPRETED, anywhere
+from support.updates import update_both
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,6 @@ class TestUpdate:
 
         ours, rounds = parameters_and_gradients()
         theirs, _ = parameters_and_gradients()
-        mean = [p.detach().clone() for p in theirs]
 
         def optimizer(parameters):
             groups = [{"params": parameters[:2], "weight_decay": 0.1}, {"params": parameters[2:]}]
@@ -106,22 +106,7 @@ class TestUpdate:
         flat_mean = joined([p.detach().clone() for p in ours])
         update = FlatUpdate(optimizers[0], ours, clip, flat_mean, copies)
         update.follow()
-        for number in range(6):
-            rate, share, skips = 0.01 * (number + 1), 0.0 if number == 1 else 0.3, number == 3
-            gradients = [torch.randn_like(p) * 0.1 for p in theirs]
-            gradients = [g.bfloat16() if r else g for g, r in zip(gradients, rounds, strict=True)]
-            norm = update.norm(gradients)
-            update.apply(norm, *(torch.tensor(float(x), device=DEVICE) for x in (skips, rate, share)))
-            for p, g in zip(theirs, gradients, strict=True):
-                p.grad = g.float()
-            expected = torch.nn.utils.clip_grad_norm_(theirs, clip)
-            torch.testing.assert_close(norm, expected, rtol=1e-5, atol=0.0)
-            if not skips:
-                for group in optimizers[1].param_groups:
-                    group["lr"] = rate
-                optimizers[1].step()
-                for m, p in zip(mean, theirs, strict=True):
-                    m.lerp_(p.detach(), share)
+        mean = update_both(update, optimizers[1], theirs, rounds, clip)
         assert update.steps.item() == 5
         means = Layout.of(ours).views(flat_mean, ours)
         for p, q, c, m, n in zip(ours, theirs, copies, means, mean, strict=True):

@@ -8,10 +8,11 @@ import torch
 from qknorm.config import TrainingSettings
 from qknorm.model import ModelSettings, Transformer
 from qknorm.training.averaging import Averaging
-from qknorm.training.flat import joined
+from qknorm.training.flat import Layout, joined
 from qknorm.training.muon import Muon, matrices_of, orthogonal, step_size
 from qknorm.training.step import Step, empty_slots, make_optimizer
 from support.triton import DEVICE, INTERPRETED, anywhere
+from support.updates import update_both
 
 CPU = torch.device("cpu")
 
@@ -124,30 +125,16 @@ def test_kernels_equal_the_optimiser(clip):
     copies = [
         torch.nn.Parameter(p.detach().bfloat16()) if r else None for p, r in zip(ours, rounds, strict=True)
     ]
-    mean = [p.detach().clone() for p in theirs]
     flat_mean = joined([p.detach().clone() for p in ours])
     update = FlatUpdate(mine, ours, clip, flat_mean, copies)
     update.follow()
-    for number in range(6):
-        rate, share, skips = 0.01 * (number + 1), 0.0 if number == 1 else 0.3, number == 3
-        gradients = [torch.randn_like(p) * 0.1 for p in theirs]
-        gradients = [g.bfloat16() if r else g for g, r in zip(gradients, rounds, strict=True)]
-        norm = update.norm(gradients)
-        update.apply(norm, *(torch.tensor(float(x), device=DEVICE) for x in (skips, rate, share)))
-        if skips:
-            continue
-        for p, g in zip(theirs, gradients, strict=True):
-            p.grad = g.float()
-        torch.nn.utils.clip_grad_norm_(theirs, clip)
-        for group in other.param_groups:
-            group["lr"] = rate
-        other.step()
-        for m, p in zip(mean, theirs, strict=True):
-            m.lerp_(p.detach(), share)
+    mean = update_both(update, other, theirs, rounds, clip)
     size = 0.06 * max(step_size(x) for x in update._turn.stacks)
     close = {"rtol": 1e-5, "atol": size * (0.05 if INTERPRETED else 0.02)}  # the interpreter cuts digits off
-    for p, q, c in zip(ours, theirs, copies, strict=True):
+    means = Layout.of(ours).views(flat_mean, ours)
+    for p, q, c, m, n in zip(ours, theirs, copies, means, mean, strict=True):
         torch.testing.assert_close(p, q, **close)
+        torch.testing.assert_close(m, n, **close)
         if c is not None:
             torch.testing.assert_close(c, p.bfloat16(), rtol=2**-7 if INTERPRETED else 0.0, atol=0.0)
         for name, value in other.state[q].items():

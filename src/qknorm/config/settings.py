@@ -92,7 +92,7 @@ class SubwordSettings(Settings):
     dropout: Chance = 0.0
     """BPE-dropout: the chance that a merge is left out, drawn afresh in every pass over the training text."""
     dropout_on: Literal["both", "source", "target"] = "both"
-    """Where merges are left out; on the source side alone the model learns faster."""
+    """Where merges are left out; on the source side alone the model has one way to write each translation."""
 
     @property
     def dropped_sides(self) -> tuple[Literal["source", "target"], ...]:

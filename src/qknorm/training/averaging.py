@@ -46,9 +46,10 @@ class Averaging:
     @torch.no_grad()
     def after_update(self, step: int) -> None:
         """Follow an update."""
-        if self.kind == "ema" and self.weight(step) > 0:
+        weight = self.weight(step)
+        if self.kind == "ema" and weight > 0:
             new: list[Tensor] = [p for _, p in self.model.named_parameters()]
-            torch._foreach_lerp_(list(self._ema.values()), new, self.weight(step))
+            torch._foreach_lerp_(list(self._ema.values()), new, weight)
 
     def flat(self) -> Tensor | None:
         """The running mean moved into one flat buffer, laid out like the model's parameters would be."""

@@ -25,8 +25,8 @@ OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {
     "adamw": torch.optim.AdamW,
     "muon": Muon,
 }
-SLOTS = "step", "exp_avg", "exp_avg_sq", "momentum_buffer"
-"""What optimisers keep of parameters, Adam the first three and Muon the last."""
+ADAM_SLOTS, MUON_SLOTS = ("exp_avg", "exp_avg_sq"), ("momentum_buffer",)
+"""What optimisers keep of a parameter, in its shape; Adam counts its steps besides."""
 
 
 class Outcome(NamedTuple):
@@ -163,7 +163,7 @@ class Step:
     def restore(self, tensors: dict[str, Tensor]) -> None:
         for name, parameter in self.model.named_parameters():
             slots = {}
-            for key in SLOTS:
+            for key in ("step", *ADAM_SLOTS, *MUON_SLOTS):
                 found = tensors.get(f"optimizer.{key}.{name}")
                 if found is not None:
                     on = parameter.device if key != "step" or self.device.type == "cuda" else "cpu"
@@ -200,7 +200,7 @@ def make_optimizer(
 def empty_slots(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
     """Give every parameter that has none the state it has before the first update."""
     for group in optimizer.param_groups:
-        names = SLOTS[3:] if "parts" in group else SLOTS[1:3]
+        names = MUON_SLOTS if "parts" in group else ADAM_SLOTS
         for parameter in group["params"]:
             state = optimizer.state[parameter]
             if not state:
