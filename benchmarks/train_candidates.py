@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from qknorm.config import TrainingSettings
-from qknorm.data.batches import Batch, Batches
+from qknorm.data.batches import Batch, Batches, MixedBatches
 from qknorm.ids import BOS, EOS, PAD, UNK
 from qknorm.model import ModelSettings, Transformer
 from qknorm.training.averaging import Averaging
@@ -86,7 +86,7 @@ def ours_plain(setting: Setting) -> Learner:
 
 def captured(setting: Setting, batches: Batches, qk_norm: Any = "l2") -> Learner:
     """The step of a GPU, ready for any of these batches; elsewhere neither compiled nor captured."""
-    room = Room.of(batches.corpus, batches.budget)
+    room = Room.of(batches.corpus, batches.budget, mixed=isinstance(batches, MixedBatches))
     step = CapturedStep(
         *parts_of(setting, qk_norm),
         workers=None,

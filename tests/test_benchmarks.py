@@ -103,3 +103,13 @@ def test_decoding_starts_nothing_when_time_is_up(measured, monkeypatch):
     monkeypatch.setattr(decode_gpu, "calibrate", lambda model, bench: 14.0)
     found = measured(decode_gpu, "--sentences=6", "--seconds=0", "--no-plain")
     assert {row["failure"] for row in found["rows"].values()} == {"not run, --seconds are over"}
+
+
+def test_trainings_at_a_time_are_counted(measured, capfd):
+    import jobs
+
+    rows = measured(jobs, "--jobs", "1", "2", "--tokens=64", "--seconds=0.05")
+    assert [(row["way"], row["tokens"], row["jobs"]) for row in rows] == [("in turns", 64, n) for n in (1, 2)]
+    assert rows[0]["against_one"] == 1.0 and all(row["ms"] > 0 for row in rows)
+    assert all(abs(row["ms"] * row["updates_per_s"] - 1000 * row["jobs"]) < 1e-6 for row in rows)
+    assert "| in turns | 64 | 2 |" in capfd.readouterr().out

@@ -1,12 +1,16 @@
 """The smoothed loss over whole rows of logits in one kernel, which leaves their gradient in their place.
 
-Axes: R target positions, E model width, A subwords that the target side has.
+Rows of logits are filled up to a multiple of ``ALIGN``: only then do products and kernels read and write
+whole blocks of memory. What a row has past its A logits ends as zeros of the gradient.
+
+Axes: R target positions, E model width, A subwords that the target side has, W = A and what fills up a row.
 """
 # mypy: ignore-errors
 
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -14,17 +18,18 @@ from torch.library import triton_op, wrap_triton
 
 from qknorm.nn.residual_ops import column_sums
 
+ALIGN = 64
 STRIP, WARPS = 1024, 4
 """Logits that a program looks at together, and with how many warps."""
 
 
 @triton.jit
 def smooth_rows(
-    logits, bias, wanted, real, loss, nll, A,
+    logits, bias, wanted, real, loss, nll, A, W,
     smoothing: tl.constexpr, HAS_BIAS: tl.constexpr, STRIP: tl.constexpr, STRIPS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
-    place = logits + row.to(tl.int64) * A
+    place = logits + row.to(tl.int64) * W
     target = tl.load(wanted + row)
     counts = tl.load(real + row) != 0
     top = tl.full((STRIP,), float("-inf"), tl.float32)
@@ -33,7 +38,7 @@ def smooth_rows(
     right = tl.zeros((STRIP,), tl.float32)
     for turn in range(STRIPS):
         col = turn * STRIP + tl.arange(0, STRIP)
-        x = strip_of(place, bias, col, A, HAS_BIAS)
+        x = strip_of(place, bias, col, A, W, HAS_BIAS)
         there = col < A
         new_top = tl.maximum(top, x)
         level = tl.where(new_top > float("-inf"), new_top, 0.0)
@@ -50,20 +55,20 @@ def smooth_rows(
     for turn in range(STRIPS):
         col = turn * STRIP + tl.arange(0, STRIP)
         # d loss / d logits = p − (1 − ε) · wanted − ε / A
-        p = tl.exp(strip_of(place, bias, col, A, HAS_BIAS) - norm)
+        p = tl.exp(strip_of(place, bias, col, A, W, HAS_BIAS) - norm)
         gradient = p - smoothing / A - tl.where(col == target, 1 - smoothing, 0.0)
-        tl.store(place + col, tl.where(counts, gradient, 0.0), mask=col < A)
+        tl.store(place + col, tl.where(counts & (col < A), gradient, 0.0), mask=col < W)
 
 
 @triton.jit
 def smooth_pairs(
-    logits, bias, wanted, real, loss, nll, R, A,
+    logits, bias, wanted, real, loss, nll, R, A, W,
     smoothing: tl.constexpr, agreement: tl.constexpr,
     HAS_BIAS: tl.constexpr, STRIP: tl.constexpr, STRIPS: tl.constexpr,
 ):  # fmt: skip
     """``smooth_rows`` of the two passes over a position, R rows apart, which also draw to each other."""
     row = tl.program_id(0)
-    first, second = logits + row.to(tl.int64) * A, logits + (row.to(tl.int64) + R) * A
+    first, second = logits + row.to(tl.int64) * W, logits + (row.to(tl.int64) + R) * W
     target = tl.load(wanted + row)
     counts = tl.load(real + row) != 0
     low = float("-inf")
@@ -75,7 +80,7 @@ def smooth_pairs(
     for turn in range(STRIPS):
         col = turn * STRIP + tl.arange(0, STRIP)
         there = col < A
-        x, y = strip_of(first, bias, col, A, HAS_BIAS), strip_of(second, bias, col, A, HAS_BIAS)
+        x, y = strip_of(first, bias, col, A, W, HAS_BIAS), strip_of(second, bias, col, A, W, HAS_BIAS)
         apart = tl.where(there, x - y, 0.0)
         new_x, new_y = tl.maximum(top_x, x), tl.maximum(top_y, y)
         level_x, level_y = tl.where(new_x > low, new_x, 0.0), tl.where(new_y > low, new_y, 0.0)
@@ -100,23 +105,23 @@ def smooth_pairs(
     tl.store(loss + row, tl.where(counts, smooth + agreement / 4 * (kl_x + kl_y), 0.0))
     for turn in range(STRIPS):
         col = turn * STRIP + tl.arange(0, STRIP)
-        x = strip_of(first, bias, col, A, HAS_BIAS) - norm_x
-        y = strip_of(second, bias, col, A, HAS_BIAS) - norm_y
+        x = strip_of(first, bias, col, A, W, HAS_BIAS) - norm_x
+        y = strip_of(second, bias, col, A, W, HAS_BIAS) - norm_y
         p, q = tl.exp(x), tl.exp(y)
         aim = smoothing / A + tl.where(col == target, 1 - smoothing, 0.0)
         dx = (p - aim) / 2 + agreement / 4 * (p * (x - y - kl_x) + p - q)
         dy = (q - aim) / 2 + agreement / 4 * (q * (y - x - kl_y) + q - p)
-        tl.store(first + col, tl.where(counts, dx, 0.0), mask=col < A)
-        tl.store(second + col, tl.where(counts, dy, 0.0), mask=col < A)
+        tl.store(first + col, tl.where(counts & (col < A), dx, 0.0), mask=col < W)
+        tl.store(second + col, tl.where(counts & (col < A), dy, 0.0), mask=col < W)
 
 
 @triton.jit
-def strip_of(place, bias, col, A, HAS_BIAS: tl.constexpr):
-    """Some logits of a row, −∞ past its end."""
-    x = tl.load(place + col, mask=col < A, other=float("-inf")).to(tl.float32)
+def strip_of(place, bias, col, A, W, HAS_BIAS: tl.constexpr):
+    """Some logits of a row, −∞ past the last."""
+    x = tl.load(place + col, mask=col < W, other=0.0).to(tl.float32)
     if HAS_BIAS:
-        x += tl.load(bias + col, mask=col < A, other=0.0).to(tl.float32)
-    return x
+        x += tl.load(bias + col, mask=col < W, other=0.0).to(tl.float32)
+    return tl.where(col < A, x, float("-inf"))
 
 
 @triton_op("qknorm::smoothed_loss", mutates_args={})
@@ -141,18 +146,22 @@ def fused_smoothed_loss(
         agreement: α of R-Drop, as ``loss_over`` has it.
     """
     R, A = wanted.size(0), table.size(0)
-    logits = h @ table.T
+    W = triton.cdiv(A, ALIGN) * ALIGN
+    if W > A:
+        table = F.pad(table, (0, 0, 0, W - A))
+        bias = None if bias is None else F.pad(bias, (0, W - A))
+    logits = h @ table.T  # (R, W)
     loss, nll = (h.new_empty(R, dtype=torch.float32) for _ in range(2))
-    shape = bias is not None, STRIP, triton.cdiv(A, STRIP)
+    shape = bias is not None, STRIP, triton.cdiv(W, STRIP)
     tensors = logits, logits if bias is None else bias, wanted, real, loss, nll
     if R and agreement:
-        wrap_triton(smooth_pairs)[(R,)](*tensors, R, A, smoothing, agreement, *shape, num_warps=WARPS)
+        wrap_triton(smooth_pairs)[(R,)](*tensors, R, A, W, smoothing, agreement, *shape, num_warps=WARPS)
     elif R:
-        wrap_triton(smooth_rows)[(R,)](*tensors, A, smoothing, *shape, num_warps=WARPS)
+        wrap_triton(smooth_rows)[(R,)](*tensors, A, W, smoothing, *shape, num_warps=WARPS)
     dbias = h.new_zeros(0 if bias is None else A, dtype=torch.float32)
     if bias is not None and R:
-        dbias = column_sums(logits)
-    return loss.sum(), nll.sum(), logits @ table, logits.T @ h, dbias
+        dbias = column_sums(logits)[:A]
+    return loss.sum(), nll.sum(), logits @ table, (logits.T @ h)[:A], dbias
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
