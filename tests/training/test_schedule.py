@@ -36,6 +36,15 @@ def test_after_warm_up():
     assert quarter == pytest.approx((1 + math.cos(math.pi / 4)) / 2, abs=1e-4)
 
 
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_the_rate_may_be_held_before_it_falls(schedule):
+    of = settings(schedule=schedule, hold_steps=60)
+    assert [rate_at(s, of, 1.0, 1.0, 100) for s in (5, 10, 11, 70)] == [0.5, 1.0, 1.0, 1.0]
+    assert rate_at(85, of, 1.0, 1.0, 100) == pytest.approx(0.5)
+    assert rate_at(71, of, 1.0, 1.0, 100) < 1.0 and rate_at(100, of, 1.0, 1.0, 100) == pytest.approx(0.0)
+    assert rate_at(65, settings(schedule=schedule, hold_steps=60), 1.0, 1.0, 50) == 1.0, "held to the end"
+
+
 def test_without_warm_up():
     assert rate_at(1, settings(warmup_steps=0, learning_rate=3e-4), 3e-4, 1.0, 9) == 3e-4
 

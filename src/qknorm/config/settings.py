@@ -93,6 +93,8 @@ class SubwordSettings(Settings):
     """BPE-dropout: the chance that a merge is left out, drawn afresh in every pass over the training text."""
     dropout_on: Literal["both", "source", "target"] = "both"
     """Where merges are left out; on the source side alone the model has one way to write each translation."""
+    dropout_passes: Count | None = None
+    """Passes over the training text with BPE-dropout, the first of all; not set: all of them."""
 
     @property
     def dropped_sides(self) -> tuple[Literal["source", "target"], ...]:
@@ -143,6 +145,8 @@ class TrainingSettings(Settings):
     falls with the root of the step, cosine and linear fall to 0 at the end of the run."""
     warmup_steps: Natural = 8000
     """Updates in which the rate rises from 0 to its highest; 0 for none."""
+    hold_steps: Natural = 0
+    """Updates after the warm-up at the highest rate, before cosine or linear lets it fall."""
     decay: Annotated[float, Field(gt=0, lt=1)] = 0.8
     """What plateau multiplies the rate by."""
     patience: Count = 3

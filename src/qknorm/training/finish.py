@@ -48,11 +48,14 @@ def finish(
                 if not loaded:
                     folder.load_weights(model, "best")
                     loaded = True
+                progress.note(f"Translating {split} with the best weights")
                 hypotheses = translations(model, prepared, split, progress, workers)
                 if workers.first:
                     write_lines(file, hypotheses)
             if workers.first:
                 under_way[split] = scoring.submit(score, list(lines(file)), wanted, prepared.subwords.kind)
+        if under_way:
+            progress.note(f"Scoring {' and '.join(under_way)}")
         results = {split: scored.result() for split, scored in under_way.items()}
     for split, result in results.items():
         progress.note(

@@ -43,10 +43,13 @@ class Passes:
         dropout: BpeDropout | None,
         settings: TrainingSettings,
         workers: Workers,
+        dropout_passes: int | None = None,
     ) -> None:
+        """``dropout`` cuts the text of the first ``dropout_passes``, or of all."""
         self._workers = workers
         self._settings = settings
         self._dropout = dropout
+        self._dropout_passes = dropout_passes
         self._corpus = corpus
         mixed = settings.batching == "mixed"
         self._fixed = None if dropout is not None or mixed else self._cut(corpus, 0)
@@ -101,7 +104,10 @@ class Passes:
         return self.batches(number).pass_order(number).tolist()  # type: ignore[no-any-return]
 
     def _make(self, number: int) -> Batches:
-        return self._cut(self._corpus if self._dropout is None else self._dropout.pairs(number), number)
+        drops = self._dropout_passes is None or number < self._dropout_passes
+        return self._cut(
+            self._dropout.pairs(number) if self._dropout is not None and drops else self._corpus, number
+        )
 
     def _cut(self, corpus: EncodedPairs, number: int) -> Batches:
         budget, seed = self._settings.batch_tokens, self._settings.seed

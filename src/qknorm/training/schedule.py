@@ -26,7 +26,8 @@ def rate_at(step: int, settings: TrainingSettings, peak: float, factor: float, t
         return peak * factor
     if settings.schedule == "inverse_sqrt":
         return peak * math.sqrt(max(warmup, 1) / step)
-    left = 1.0 - (step - warmup) / max(total - warmup, 1)
+    held = warmup + settings.hold_steps
+    left = 1.0 - (step - held) / max(total - held, 1)
     left = min(max(left, 0.0), 1.0)
     if settings.schedule == "cosine":
         left = 0.5 - 0.5 * math.cos(math.pi * left)

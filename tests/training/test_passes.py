@@ -1,0 +1,52 @@
+"""Passes over the training text: which are cut with BPE-dropout, and batches made ahead."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from qknorm.config import TrainingSettings
+from qknorm.data import EncodedPairs
+from qknorm.data.sentences import Sentences
+from qknorm.training.passes import Passes
+from qknorm.workers import Workers
+
+WORKERS = Workers(torch.device("cpu"))
+
+
+def text(value: int) -> EncodedPairs:
+    """Six pairs that say nothing but ``value``."""
+    side = Sentences.of([[value] * length for length in (2, 5, 3, 3, 4, 2)])
+    return EncodedPairs(side, side)
+
+
+class Dropout:
+    """In place of ``BpeDropout``: pass n says 100 + n."""
+
+    def pairs(self, number: int) -> EncodedPairs:
+        return text(100 + number)
+
+
+def said(passes: Passes, number: int) -> set[int]:
+    batches = passes.batches(number)
+    return {int(batches.batch(place).source[0, 0]) for place in range(len(batches))}
+
+
+@pytest.mark.parametrize("batching", ["by_length", "mixed"])
+@pytest.mark.parametrize("limit", [None, 2])
+def test_passes_with_dropout_come_first(batching, limit):
+    settings = TrainingSettings(batch_tokens=12, batching=batching)
+    passes = Passes(text(7), Dropout(), settings, WORKERS, limit)
+    expected = [{100}, {101}, {102} if limit is None else {7}, {103} if limit is None else {7}]
+    assert [said(passes, number) for number in range(4)] == expected
+    again = Passes(text(7), Dropout(), settings, WORKERS, limit)
+    assert said(again, 3) == expected[3], "a pass depends on its number alone"
+
+
+@pytest.mark.parametrize("batching", ["by_length", "mixed"])
+def test_every_pass_has_every_sentence_once(batching):
+    settings = TrainingSettings(batch_tokens=12, batching=batching)
+    batches = Passes(text(7), None, settings, WORKERS).batches(5)
+    found = np.concatenate([batches.batch(place).indices for place in range(len(batches))])
+    assert sorted(found.tolist()) == list(range(6))
