@@ -172,9 +172,7 @@ def add_up_rows(x, parts, R, C, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ROUND
 
 
 @triton.jit
-def add_up_parts(
-    parts, out, C, N: tl.constexpr, TAIL: tl.constexpr, STRIP: tl.constexpr, COLUMNS: tl.constexpr
-):
+def add_up_parts(parts, out, C, N, TAIL: tl.constexpr, STRIP: tl.constexpr, COLUMNS: tl.constexpr):
     """(C,) sums over the N rows of ``parts``, (N, C + TAIL); the last TAIL columns add up to one value."""
     column = tl.program_id(0) * COLUMNS
     total = tl.zeros((STRIP, COLUMNS), tl.float32)

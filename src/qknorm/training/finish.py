@@ -38,7 +38,7 @@ def finish(
         return known
     loaded = False
     under_way: dict[str, Future[Scores]] = {}
-    with ThreadPoolExecutor(1, "qknorm-score") as scoring:
+    with ThreadPoolExecutor(2, "qknorm-score") as scoring:
         for split in ("dev", "test"):
             if split not in prepared.encoded:
                 continue
