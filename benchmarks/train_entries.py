@@ -23,7 +23,11 @@ from train_work import corpus_of, made_up_lengths, read_lengths
 
 from qknorm.data.batches import Batch, Batches
 
-CAPTURED: dict[str, Any] = {"qknorm": "l2", "qknorm, qk_norm=None": None}
+CAPTURED: dict[str, dict[str, Any]] = {
+    "qknorm": {},
+    "qknorm, weights aside": {"aside": True},
+    "qknorm, qk_norm=None": {"qk_norm": None},
+}
 EAGER = {"qknorm, eager": ours} | {n: c.prepare for n, c in CANDIDATES.items() if n not in CAPTURED}
 TIME_IS_UP = "not run, --seconds are over"
 GIB = 2**30
@@ -132,7 +136,7 @@ def start(name: str, bench: Bench, setting: Setting, tokens: int) -> tuple[Learn
     bench.wait()
     begun = time.perf_counter()
     if name in CAPTURED:
-        learner = captured(setting, batches, CAPTURED[name])
+        learner = captured(setting, batches, **CAPTURED[name])
     else:
         learner = EAGER[name](setting)
     learner.update(largest)

@@ -70,6 +70,7 @@ def run_steps(
             Room.of(batches.corpus, batches.budget),
             said.append,
             compiles,
+            aside=kind == "aside",
         )
     step.prepare(batches.largest())
     found = []
@@ -304,7 +305,7 @@ def test_a_kernel_that_fails_is_named_and_done_without(
     init, loss = CapturedStep.__init__, CapturedStep.loss
     lines: list[str] = []
 
-    def with_kernels(self: CapturedStep, *arguments: Any) -> None:
+    def with_kernels(self: CapturedStep, *arguments: Any, **options: Any) -> None:
         init(self, *arguments[:6], lines.append, where == "in the loss")
         self.kernels = True
 
@@ -384,8 +385,8 @@ def test_captured_equals_plain_on_a_gpu(precision: str, accumulate: int, optimiz
     device = torch.device("cuda", 0)
     plain = run_steps("plain", settings, device)[0]
     tolerance = 1e-2 if precision == "bfloat16" else 1e-5 if optimizer == "adam" else 1e-3
-    assert_same(run_steps("flat", settings, device)[0], plain, tolerance)
-    assert_same(run_steps("compiled", settings, device)[0], plain, tolerance)
+    for kind in ("flat", "compiled", "aside"):
+        assert_same(run_steps(kind, settings, device)[0], plain, tolerance)
 
 
 @gpu

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qknorm.model.layers import DecoderLayer, EncoderLayer, FeedForward, Sublayer
 from qknorm.nn import MultiheadAttention, Spans
+from qknorm.nn.aside import linear
 from qknorm.nn.residual import can_fuse_residual, join_norm, relu_dropout
 from qknorm.nn.span_attention import SEEDS
 
@@ -96,8 +96,8 @@ def _attend(
 def _feed_forward(ff: FeedForward, stream: Stream, norm: nn.Module) -> None:
     h = stream.enter(norm)
     p = ff.dropout if stream.seeds is not None else 0.0
-    inner = relu_dropout(F.linear(h, ff.inner.weight), ff.inner.bias, p, stream.seed(p))
-    stream.leave(F.linear(inner, ff.outer.weight), ff.outer.bias)
+    inner = relu_dropout(linear(h, ff.inner.weight), ff.inner.bias, p, stream.seed(p))
+    stream.leave(linear(inner, ff.outer.weight), ff.outer.bias)
 
 
 def _stream(model: Transformer, x: Tensor) -> Stream:

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from qknorm.nn.aside import linear, linear_pair
 from qknorm.nn.cache import CrossCache, SelfCache
 from qknorm.nn.functional import attention
 from qknorm.nn.masks import merge_masks
@@ -251,15 +251,14 @@ class MultiheadAttention(Projections):
         assert w is not None and bias is not None
         b = bias.detach().to(query.dtype)
         if query is key:
-            q, kv = self._split(F.linear(query, w, b)), None
+            q, kv = self._split(linear(query, w, b)), None
         else:
-            sides = [self.embed_dim, 2 * self.embed_dim]
-            (w_q, w_kv), (b_q, b_kv) = torch.split(w, sides), torch.split(b, sides)
-            q, kv = self._split(F.linear(query, w_q, b_q)), self._split(F.linear(key, w_kv, b_kv))
+            of_query, of_key = linear_pair(query, key, w, b, self.embed_dim)
+            q, kv = self._split(of_query), self._split(of_key)
         p = 0.0 if seed is None else self.dropout
         eps = self.q_norm.eps if isinstance(self.q_norm, L2Norm) else 0.0
         out = span_attention(q, kv, self.qk_scale, spans, p, self._fixed_scale(), eps, bias, seed)
-        return F.linear(out.flatten(-2), self.out_proj.weight)
+        return linear(out.flatten(-2), self.out_proj.weight)
 
     def _takes_spans(self, query: Tensor, key: Tensor, value: Tensor) -> bool:
         """Whether packed attention can go from the projections to its result in one kernel."""

@@ -12,6 +12,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch import Tensor
 from qknorm.config import TrainingSettings
 from qknorm.data import Batch
 from qknorm.model import Transformer
+from qknorm.nn.aside import Aside
 from qknorm.nn.triton_support import HAS_TRITON, do_without_triton, triton_failure
 from qknorm.training.averaging import Averaging
 from qknorm.training.halves import HalfTwin
@@ -56,6 +58,7 @@ class CapturedStep(Step):
         compiles: False to leave the compiler out.
         say: gets a line where compiling or capturing fails, and training goes on without.
         cache: a folder that keeps compiled code for the next start.
+        aside: whether weights' gradients are found on a second stream; for packed layers with kernels.
     """
 
     rates_on_device = True
@@ -71,10 +74,12 @@ class CapturedStep(Step):
         say: Callable[[str], None],
         compiles: bool = True,
         cache: Path | None = None,
+        aside: bool = False,
     ) -> None:
         super().__init__(model, settings, device, averaging, workers)
         self.room = room
         self.say = say
+        self._weights_aside = Aside(device).used if aside else nullcontext
         if cache is not None:
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
             os.environ.setdefault("TRITON_CACHE_DIR", str(cache / "triton"))  # of our own kernels
@@ -227,8 +232,9 @@ class CapturedStep(Step):
         """Forward and backward of the batch in the buffers; the gradients of this update so far."""
         if self._halves is not None and self._flat is None:
             self._halves.follow()
-        loss, nll = self._loss(self._inputs)
-        gradients = list(torch.autograd.grad(loss * self._numbers[SHARE], self._learned))
+        with self._weights_aside():
+            loss, nll = self._loss(self._inputs)
+            gradients = list(torch.autograd.grad(loss * self._numbers[SHARE], self._learned))
         if self._halves is not None and (self._flat is None or self.accumulates):
             gradients = self._halves.widened(gradients)
         self._sums += torch.stack([loss.detach(), nll])
@@ -295,8 +301,9 @@ class CapturedStep(Step):
             self.say(f"Training goes on without the compiler, which failed: {_first_line(error)}")
 
     def _try(self, loss: Callable[[Inputs], tuple[Tensor, Tensor]]) -> None:
-        found, _ = loss(self._inputs)
-        torch.autograd.grad(found, self._learned)
+        with self._weights_aside():
+            found, _ = loss(self._inputs)
+            torch.autograd.grad(found, self._learned)
 
     def _finish(self) -> None:
         self._apply(self._gradients)

@@ -1,0 +1,116 @@
+"""Products whose weights' gradients are found on a second stream of a GPU.
+
+Backward, earlier layers wait for the gradients of their outputs; for those of weights nothing waits until the
+update. Products of a few thousand rows do not fill a GPU, so the two kinds may overlap.
+
+Axes: R rows, E input width, O output width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_current: Aside | None = None
+
+
+class Aside:
+    """A second stream beside the current one; on another device than a GPU, no stream at all."""
+
+    def __init__(self, device: torch.device) -> None:
+        on_gpu = device.type == "cuda"
+        self._stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
+        self._read: list[Tensor] = []  # by the second stream: their memory is not free until it is through
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Products in this block, which must hold their backward too, find weights' gradients aside.
+
+        Gradients may be read after the block. A weight may stand in one product only, and in no other
+        operation: autograd would read its gradient before that.
+        """
+        global _current
+        before, _current = _current, self
+        try:
+            yield
+        finally:
+            _current = before
+            self._join()
+
+    def do(self, work: Callable[[], Tensor], *read: Tensor) -> Tensor:
+        """What ``work`` makes of the tensors that it reads, after all that has been begun before."""
+        if self._stream is None:
+            return work()
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+        self._read += read
+        with torch.cuda.stream(self._stream):
+            return work()
+
+    def _join(self) -> None:
+        if self._stream is not None:
+            torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
+        self._read = []
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """(R, E) rows times a (O, E) weight, plus a bias that is not learned here; ``Aside`` in its block."""
+    if _current is None:
+        return F.linear(x, weight, bias)
+    product: Any = _Linear
+    answer: Tensor = product.apply(x, weight, bias, _current)
+    return answer
+
+
+def linear_pair(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, split: int) -> tuple[Tensor, Tensor]:
+    """x times the first ``split`` rows of a weight, and y times the others; as ``linear``."""
+    if _current is None:
+        sides = [split, weight.size(0) - split]
+        (w_x, w_y), (b_x, b_y) = torch.split(weight, sides), torch.split(bias, sides)
+        return F.linear(x, w_x, b_x), F.linear(y, w_y, b_y)
+    product: Any = _LinearPair
+    of_x, of_y = product.apply(x, y, weight, bias, split, _current)
+    return of_x, of_y
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, aside: Aside) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.aside = aside
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (up,) = grads
+        x, weight = ctx.saved_tensors
+        dweight = ctx.aside.do(lambda: up.T @ x, up, x)
+        return up @ weight, dweight, None, None
+
+
+class _LinearPair(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, split: int, aside: Aside
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(x, y, weight)
+        ctx.split, ctx.aside = split, aside
+        return F.linear(x, weight[:split], bias[:split]), F.linear(y, weight[split:], bias[split:])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        of_x, of_y = grads
+        x, y, weight = ctx.saved_tensors
+
+        def dweight() -> Tensor:
+            both = torch.empty_like(weight)
+            torch.mm(of_x.T, x, out=both[: ctx.split])
+            torch.mm(of_y.T, y, out=both[ctx.split :])
+            return both
+
+        found = ctx.aside.do(dweight, of_x, of_y, x, y)
+        return of_x @ weight[: ctx.split], of_y @ weight[ctx.split :], found, None, None, None
