@@ -1,7 +1,8 @@
-"""Products whose weights' gradients are found on a second stream of a GPU.
+"""Gradients of weights on a second stream of a GPU.
 
-Backward, earlier layers wait for the gradients of their outputs; for those of weights nothing waits until the
-update. Products of a few thousand rows do not fill a GPU, so the two kinds may overlap.
+Backward, earlier layers wait for the gradients of their outputs; for those of weights, biases and norms
+nothing waits until the update. Neither kind fills a GPU where a batch has a few thousand rows, so they may
+overlap.
 
 Axes: R rows, E input width, O output width.
 """
@@ -10,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+T = TypeVar("T")
 _current: Aside | None = None
 
 
@@ -29,10 +31,10 @@ class Aside:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Products in this block, which must hold their backward too, find weights' gradients aside.
+        """What is computed in this block, its backward too, has its weights' gradients found aside.
 
-        Gradients may be read after the block. A weight may stand in one product only, and in no other
-        operation: autograd would read its gradient before that.
+        They may be read after the block. A weight may stand in one operation only: where it stands in more,
+        autograd adds their gradients up, too early.
         """
         global _current
         before, _current = _current, self
@@ -42,7 +44,7 @@ class Aside:
             _current = before
             self._join()
 
-    def do(self, work: Callable[[], Tensor], *read: Tensor) -> Tensor:
+    def do(self, work: Callable[[], T], *read: Tensor) -> T:
         """What ``work`` makes of the tensors that it reads, after all that has been begun before."""
         if self._stream is None:
             return work()
@@ -57,23 +59,33 @@ class Aside:
         self._read = []
 
 
+def current_aside() -> Aside | None:
+    """That of the block around this, for a backward to keep; code that is compiled has none."""
+    return None if torch.compiler.is_compiling() else _current
+
+
+def do_aside(aside: Aside | None, work: Callable[[], T], *read: Tensor) -> T:
+    """``Aside.do``; where there is none, here and now."""
+    return work() if aside is None else aside.do(work, *read)
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """(R, E) rows times a (O, E) weight, plus a bias that is not learned here; ``Aside`` in its block."""
-    if _current is None:
+    """(R, E) rows times a (O, E) weight, plus a bias that is not learned here."""
+    if (aside := current_aside()) is None:
         return F.linear(x, weight, bias)
     product: Any = _Linear
-    answer: Tensor = product.apply(x, weight, bias, _current)
+    answer: Tensor = product.apply(x, weight, bias, aside)
     return answer
 
 
 def linear_pair(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, split: int) -> tuple[Tensor, Tensor]:
     """x times the first ``split`` rows of a weight, and y times the others; as ``linear``."""
-    if _current is None:
+    if (aside := current_aside()) is None:
         sides = [split, weight.size(0) - split]
         (w_x, w_y), (b_x, b_y) = torch.split(weight, sides), torch.split(bias, sides)
         return F.linear(x, w_x, b_x), F.linear(y, w_y, b_y)
     product: Any = _LinearPair
-    of_x, of_y = product.apply(x, y, weight, bias, split, _current)
+    of_x, of_y = product.apply(x, y, weight, bias, split, aside)
     return of_x, of_y
 
 

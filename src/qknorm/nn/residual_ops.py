@@ -11,6 +11,7 @@ import triton
 from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
+from qknorm.nn.aside import current_aside, do_aside
 from qknorm.nn.residual_kernels import (
     add_up_join,
     add_up_parts,
@@ -78,15 +79,13 @@ def fused_join_norm(
 def fused_join_norm_backward(
     dz: Tensor | None, dh: Tensor, z: Tensor, centre: Tensor, inverse: Tensor, weight: Tensor,
     seed: Tensor | None, dropout_p: float, y_dtype: torch.dtype | None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of x and y, and (3, E): those of weight, shift and bias."""
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The gradients of x and y."""
     R, E = z.shape
     dz, dh = None if dz is None else dz.contiguous(), dh.contiguous()
     dx = torch.empty_like(z)
     dy = z.new_empty(0) if y_dtype is None else torch.empty_like(z, dtype=y_dtype)
     rows, width, _, warps = _whole_rows("part", z)
-    grid, high, columns, rounds, sum_warps = _tiles("join sums", z)
-    parts = z.new_empty(grid[0], 3 * E, dtype=torch.float32)
     has_y, centred = y_dtype is not None, centre.numel() > 0
     if R:
         wrap_triton(part_rows)[(triton.cdiv(R, rows),)](
@@ -94,23 +93,21 @@ def fused_join_norm_backward(
             R, E, *_numbers(dropout_p), dz is not None, has_y, has_y and seed is not None, centred,
             rows, width, num_warps=warps,
         )  # fmt: skip
+    return dx, dy
+
+
+@triton_op("qknorm::join_norm_sums", mutates_args={})
+def fused_join_norm_sums(dh: Tensor, z: Tensor, centre: Tensor, inverse: Tensor, dy: Tensor) -> Tensor:
+    """(3, E) the gradients of weight, shift and bias; dy is empty where there is no y."""
+    R, E = z.shape
+    grid, rows, columns, rounds, warps = _tiles("join sums", z)
+    parts = z.new_empty(grid[0], 3 * E, dtype=torch.float32)
+    if R:
         wrap_triton(add_up_join)[grid](
-            dh,
-            z,
-            centre,
-            inverse,
-            dy,
-            parts,
-            R,
-            E,
-            has_y,
-            centred,
-            high,
-            columns,
-            rounds,
-            num_warps=sum_warps,
-        )
-    return dx, dy, added_up(parts).view(3, E)
+            dh.contiguous(), z, centre, inverse, dy, parts, R, E, dy.numel() > 0, centre.numel() > 0,
+            rows, columns, rounds, num_warps=warps,
+        )  # fmt: skip
+    return added_up(parts).view(3, E)
 
 
 @triton_op("qknorm::relu_dropout", mutates_args={})
@@ -131,7 +128,7 @@ def fused_relu_dropout(u: Tensor, bias: Tensor | None, seed: Tensor | None, drop
 
 @triton_op("qknorm::relu_dropout_backward", mutates_args={})
 def fused_relu_dropout_backward(dv: Tensor, v: Tensor, boost: float) -> tuple[Tensor, Tensor]:
-    """The gradients of u and bias."""
+    """The gradient of u; and parts whose ``fused_sums`` are the gradient of bias."""
     R, E = v.shape
     dv, du = dv.contiguous(), torch.empty_like(v)
     grid, rows, columns, rounds, warps = _tiles("relu backward", v)
@@ -140,7 +137,13 @@ def fused_relu_dropout_backward(dv: Tensor, v: Tensor, boost: float) -> tuple[Te
         wrap_triton(rectify_backward)[grid](
             dv, v, du, parts, R, E, boost, rows, columns, rounds, num_warps=warps
         )
-    return du, added_up(parts)
+    return du, parts
+
+
+@triton_op("qknorm::sums", mutates_args={})
+def fused_sums(parts: Tensor, tail: int) -> Tensor:
+    """``added_up`` as an operation."""
+    return added_up(parts, tail)
 
 
 def added_up(parts: Tensor, tail: int = 0, out: Tensor | None = None) -> Tensor:
@@ -191,6 +194,7 @@ def _keep_join(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) ->
     ctx.save_for_backward(x if y is None else z, centre, inverse, weight, seed)
     ctx.y_dtype = None if y is None else y.dtype
     ctx.has_bias, ctx.has_shift = bias is not None, shift is not None
+    ctx.aside = current_aside()
     ctx.mark_non_differentiable(centre, inverse)
     ctx.set_materialize_grads(False)
 
@@ -199,12 +203,15 @@ def _join_backward(ctx: Any, dz: Tensor | None, dh: Tensor | None, *_: Any) -> t
     z, centre, inverse, weight, seed = ctx.saved_tensors
     dh = torch.zeros_like(z) if dh is None else dh
     dz = None if ctx.y_dtype is None else dz  # of the empty tensor that stands for x itself
-    dx, dy, sums = fused_join_norm_backward(
-        dz, dh, z, centre, inverse, weight, seed, ctx.dropout_p, ctx.y_dtype
-    )
-    dweight = sums[0] if ctx.has_shift else sums[0].sum().view(1)
-    dshift = sums[1] if ctx.has_shift else None
-    dbias = sums[2] if ctx.has_bias else None
+    settings = weight, seed, ctx.dropout_p, ctx.y_dtype
+    dx, dy = fused_join_norm_backward(dz, dh, z, centre, inverse, *settings)
+
+    def sums() -> tuple[Tensor, ...]:
+        dweight, dshift, dbias = fused_join_norm_sums(dh, z, centre, inverse, dy)
+        return dweight if ctx.has_shift else dweight.sum().view(1), dshift, dbias
+
+    dweight, dshift, dbias = do_aside(ctx.aside, sums, dh, z, centre, inverse, dy)
+    dshift, dbias = dshift if ctx.has_shift else None, dbias if ctx.has_bias else None
     return dx, None if ctx.y_dtype is None else dy, dbias, dweight, dshift, *[None] * 4
 
 
@@ -213,12 +220,14 @@ def _keep_relu(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(output)
     ctx.boost = 1.0 / (1.0 - dropout_p)
     ctx.has_bias = bias is not None
+    ctx.aside = current_aside()
 
 
 def _relu_backward(ctx: Any, dv: Tensor) -> tuple[Tensor | None, ...]:
     (v,) = ctx.saved_tensors
-    du, dbias = fused_relu_dropout_backward(dv, v, ctx.boost)
-    return du, dbias if ctx.has_bias else None, None, None
+    du, parts = fused_relu_dropout_backward(dv, v, ctx.boost)
+    dbias = do_aside(ctx.aside, lambda: fused_sums(parts, 0), parts) if ctx.has_bias else None
+    return du, dbias, None, None
 
 
 fused_join_norm.register_autograd(_join_backward, setup_context=_keep_join)

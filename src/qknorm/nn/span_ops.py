@@ -11,6 +11,7 @@ import triton
 from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
+from qknorm.nn.aside import current_aside, do_aside
 from qknorm.nn.residual_ops import added_up, column_sums
 from qknorm.nn.span_kernels import attend, differentiate_keys, differentiate_queries
 from qknorm.nn.spans import Spans, plain_span_attention
@@ -59,9 +60,9 @@ def fused_span_attention(
 def fused_span_attention_backward(
     dout: Tensor, out: Tensor, lse: Tensor, q: Tensor, kv: Tensor | None, g: Tensor | None,
     key_start: Tensor, key_end: Tensor, query_start: Tensor, query_end: Tensor, seed: Tensor | None,
-    dropout_p: float, scale: float, eps: float, bias: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of q, kv (empty where kv is None), g (its sum, if it has one value) and bias, if any."""
+    dropout_p: float, scale: float, eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of q and kv (empty where kv is None); and (…, H) parts of g's, to be added up."""
     crossing = kv is not None
     q, kv, H, shape = _prepare(q, kv, g, seed)
     numbers = _numbers(dropout_p, scale, eps)
@@ -88,14 +89,25 @@ def fused_span_attention_backward(
             R, Rk, *numbers, *shape, tile.rows, tile.keys,
             num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
-    dg = lse.new_empty(0) if g is None else added_up(parts, tail=H if g.numel() == 1 else 0)
-    dbias = lse.new_empty(0) if bias is None else torch.empty_like(bias)
+    return dq, dkv if crossing else q.new_empty(0), parts
+
+
+@triton_op("qknorm::span_attention_sums", mutates_args={})
+def fused_span_attention_sums(
+    dq: Tensor, dkv: Tensor, parts: Tensor, g: Tensor | None, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The gradients of g (its sum, if it has one value) and bias; empty where there is none.
+
+    Of what ``fused_span_attention_backward`` gives.
+    """
+    dg = parts.new_empty(0) if g is None else added_up(parts, tail=parts.size(1) if g.numel() == 1 else 0)
+    dbias = parts.new_empty(0) if bias is None else torch.empty_like(bias)
     if bias is not None:
-        sides = (dq, dkv) if crossing else (dq,)
+        sides = (dq, dkv) if dkv.dim() == 3 else (dq,)
         places = dbias.split([side[0].numel() for side in sides])
         for side, place in zip(sides, places, strict=True):
             column_sums(side.flatten(1), place)
-    return dq, dkv if crossing else q.new_empty(0), dg, dbias
+    return dg, dbias
 
 
 def _prepare(q: Tensor, kv: Tensor | None, g: Tensor | None, seed: Tensor | None) -> tuple[Any, ...]:
@@ -122,6 +134,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
     *tensors, ctx.dropout_p, ctx.scale, ctx.eps, bias = inputs
     ctx.save_for_backward(*output, *tensors, bias)
     ctx.mark_non_differentiable(output[1])
+    ctx.aside = current_aside()
 
 
 def _backward(ctx: Any, dout: Tensor, _: Any) -> tuple[Tensor | None, ...]:
@@ -134,9 +147,16 @@ def _backward(ctx: Any, dout: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         found = iter(torch.autograd.grad(again, wanted, dout, create_graph=True))
         *grads, dbias = [next(found) if x is not None and x.requires_grad else None for x in inputs]
         return (*grads, *[None] * 8, dbias)
-    dq, dkv, dg, dbias = fused_span_attention_backward(dout, out, lse, q, kv, g, *spans, seed, *settings)
-    dg = None if g is None else dg.to(g.dtype)
-    return (dq, None if kv is None else dkv, dg, *[None] * 8, None if bias is None else dbias)
+    numbers = ctx.dropout_p, ctx.scale, ctx.eps
+    dq, dkv, parts = fused_span_attention_backward(dout, out, lse, q, kv, g, *spans, seed, *numbers)
+
+    def sums() -> tuple[Tensor, Tensor]:
+        dg, dbias = fused_span_attention_sums(dq, dkv, parts, g, bias)
+        return dg if g is None else dg.to(g.dtype), dbias
+
+    dg, dbias = do_aside(ctx.aside, sums, dq, dkv, parts)
+    dg, dbias = None if g is None else dg, None if bias is None else dbias
+    return (dq, None if kv is None else dkv, dg, *[None] * 8, dbias)
 
 
 fused_span_attention.register_autograd(_backward, setup_context=_keep)

@@ -58,7 +58,7 @@ class CapturedStep(Step):
         compiles: False to leave the compiler out.
         say: gets a line where compiling or capturing fails, and training goes on without.
         cache: a folder that keeps compiled code for the next start.
-        aside: whether weights' gradients are found on a second stream; for packed layers with kernels.
+        aside: whether weights' gradients are found on a second stream, where layers are made of kernels.
     """
 
     rates_on_device = True
@@ -79,7 +79,6 @@ class CapturedStep(Step):
         super().__init__(model, settings, device, averaging, workers)
         self.room = room
         self.say = say
-        self._weights_aside = Aside(device).used if aside else nullcontext
         if cache is not None:
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
             os.environ.setdefault("TRITON_CACHE_DIR", str(cache / "triton"))  # of our own kernels
@@ -100,6 +99,7 @@ class CapturedStep(Step):
         self._sums = torch.zeros(2, device=device)  # loss and nll of the batches of this update
         self._gradients: list[Tensor] = []  # summed over the batches of this update, where there are several
         self._arrange()
+        self._weights_aside = Aside(device).used if aside and self.fused else nullcontext
         self._take: Callable[[], object] = self._learn  # what is done for each batch …
         self._end: Callable[[], object] = self._finish  # … and at the end of an update
         self._sent = 0
