@@ -91,25 +91,50 @@ def test_text_cannot_leave_the_data(page):
     assert data_of(hostile)["runs"][0]["name"] == HOSTILE
 
 
-def test_it_draws_itself_in_a_browser(page, tmp_path):
-    """Text that looks like markup is shown as text; arrow keys step through heads; the console is silent."""
+def drawn(page, script, folder):
+    """What stands on the page in a browser once a script has run there, and what the browser says."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("needs Chromium")
-    press = "dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight'}))"
-    keys = f"<script>document.querySelector('.both').{press}</script>"
-    (tmp_path / "page.html").write_text(with_hostile_text(page).replace("</body>", keys + "</body>"))
+    (folder / "page.html").write_text(page.replace("</body>", f"<script>{script}</script></body>"))
     done = subprocess.run(
-        [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
-         "--enable-logging=stderr", "--virtual-time-budget=2000", "--dump-dom", f"file://{tmp_path}/page.html"],
+        [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}",
+         "--enable-logging=stderr", "--virtual-time-budget=2000", "--dump-dom", f"file://{folder}/page.html"],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    shown = done.stdout.partition("<script")[0]
-    assert "CONSOLE" not in done.stderr, done.stderr
+    return done.stdout.partition("<script")[0], done.stderr
+
+
+def test_it_draws_itself_in_a_browser(page, tmp_path):
+    """Text that looks like markup is shown as text; arrow keys step through heads; the console is silent."""
+    press = "dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight'}))"
+    shown, said = drawn(with_hostile_text(page), f"document.querySelector('.both').{press}", tmp_path)
+    assert "CONSOLE" not in said, said
     assert shown.count('class="sentence"') == 12 and shown.count('class="map"') == 2
     assert 'aria-live="polite">Layer 1, head 2.' in shown and shown.count("<svg") >= 8
-    assert re.search(r'<td style="[^"]+" aria-label="0\.\d\d">', shown)  # what a cell's colour says
+    assert re.search(r'<td style="[^"]+" aria-label="0\.\d\d"', shown)  # what a cell's colour says
     assert "&lt;img src=x" in shown and "<img" not in shown and "<title>taken" not in shown
+
+
+def test_cells_of_a_map_are_reached_by_keyboard(page, tmp_path):
+    """From the one that Tab reaches, arrow keys go to the others, not beyond, and leave the head as it is."""
+    keys = ["ArrowUp", "ArrowLeft", "ArrowRight", "ArrowDown", "End", "ArrowRight", "Home", "ArrowRight"]
+    press = f"""
+        document.querySelector('.map td[tabindex="0"]').focus();
+        for (const key of {keys}) document.activeElement.dispatchEvent(
+          new KeyboardEvent('keydown', {{key, bubbles: true, cancelable: true}}));
+        const cell = document.activeElement;
+        document.title = [cell.parentNode.rowIndex, cell.cellIndex, cell.ariaLabel].join(' ');
+    """
+    shown, said = drawn(page, press, tmp_path)
+    assert "CONSOLE" not in said, said
+    row, column, weight = re.search(r"<title>(.*)</title>", shown).group(1).split()
+    assert (row, column) == ("2", "2")  # the second row under the head, the second column after the names
+    assert f" → {data_of(page)['maps'][0]['runs'][0]['cross']['columns'][1]}" in re.sub("<[^>]*>", "", shown)
+    said_weight = re.search(r'aria-live="polite">.*: (\d\.\d{3})</p>', shown).group(1)
+    assert float(said_weight) == pytest.approx(float(weight), abs=0.0051)
+    assert "Layer 1, head 1</p>" in shown and shown.count('<td style="background') > 4
+    assert len(re.findall(r'<td [^>]*tabindex="0"', shown)) == 2  # one of each map
 
 
 def test_one_run_on_dev(runs, tmp_path):

@@ -257,7 +257,7 @@ function maps() {
     layer.replaceChildren(...[...Array(deepest()).keys()].map((i) => make("option", { value: i }, String(i + 1))));
     number.replaceChildren(make("option", { value: -1 }, "mean"), ...[...Array(widest()).keys()].map((i) => make("option", { value: i }, String(i + 1))));
     sentence.value = state.sentence; kind.value = state.kind; layer.value = state.layer; number.value = state.head;
-    note.textContent = `${heading()}. Point at a cell for its weight.`;
+    note.textContent = `${heading()}. Point at a cell for its weight, or go there with Tab and the arrow keys.`;
     view.replaceChildren(...data.maps[state.sentence].runs.map((run, i) => make("div", {}, two ? make("h3", {}, make("span", { class: `key run${i}` }, make("span", { dir: "auto" }, names[i]))) : null,
       thumbnails(run[state.kind]), large(run[state.kind]))));
   }
@@ -279,6 +279,23 @@ function maps() {
     }
     return grid;
   }
+  function byKeys(body, rtl) {  // one cell is in the tab order; from it the arrow keys go to the others
+    const cells = [...body.rows].map((row) => [...row.cells].slice(1));
+    body.addEventListener("keydown", (event) => {
+      const t = cells.findIndex((row) => row.includes(event.target)), on = rtl ? -1 : 1;
+      if (t < 0 || event.altKey || event.ctrlKey || event.metaKey) return;
+      const s = cells[t].indexOf(event.target), last = cells[t].length - 1;
+      const places = { ArrowRight: [t, s + on], ArrowLeft: [t, s - on], ArrowDown: [t + 1, s], ArrowUp: [t - 1, s], Home: [t, 0], End: [t, last] };
+      if (!places[event.key]) return;
+      event.preventDefault();
+      event.stopPropagation();
+      const [row, column] = places[event.key], next = cells[row] && cells[row][column];
+      if (!next) return;
+      event.target.tabIndex = -1;
+      next.tabIndex = 0;
+      next.focus();
+    });
+  }
   function large(packed) {
     const [L, H, T, S] = packed.shape;
     if (state.layer >= L || state.head >= H) return make("p", { class: "note" }, "This run has no such layer or head.");
@@ -289,17 +306,21 @@ function maps() {
       for (let s = 0; s < S; s++) {
         const weight = weights[t * S + s];
         const cell = make("td", { style: `background: rgba(var(--cell), ${Math.sqrt(weight).toFixed(3)})`, "aria-label": weight.toFixed(2) });
-        cell.addEventListener("mouseenter", () => { note.replaceChildren(token(packed.rows[t]), " → ", token(packed.columns[s]), `: ${weight.toFixed(3)}`); });
+        const say = () => note.replaceChildren(token(packed.rows[t]), " → ", token(packed.columns[s]), `: ${weight.toFixed(3)}`);
+        cell.addEventListener("mouseenter", say);
+        cell.addEventListener("focus", say);
+        cell.tabIndex = t || s ? -1 : 0;
         row.append(cell);
       }
       body.append(row);
     }
+    byKeys(body, packed.rtl);
     const tops = packed.columns.map((text) => make("th", { scope: "col" }, make("div", {}, token(text))));
     return make("div", {}, make("p", { class: "faint" }, heading()), make("div", { class: "scroll" },
       make("table", { class: "map", dir: packed.rtl ? "rtl" : "ltr", "aria-label": heading() }, make("thead", {}, make("tr", {}, make("td", { style: "border:0" }), ...tops)), body)));
   }
   place.append(
-    make("p", { class: "faint" }, "Rows look, columns are looked at; colour is the square root of the weight. In the decoder and in cross-attention a row is the token being predicted. Arrow keys step through heads (← →) and layers (↑ ↓), Page Up and Page Down through sentences."),
+    make("p", { class: "faint" }, "Rows look, columns are looked at; colour is the square root of the weight. In the decoder and in cross-attention a row is the token being predicted. With the maps chosen, arrow keys step through heads (← →) and layers (↑ ↓), Page Up and Page Down through sentences; Tab goes on to the cells."),
     make("div", { class: "controls" }, make("label", {}, "Sentence ", sentence), make("label", {}, "Attention ", kind),
       make("span", {}, make("label", {}, "Layer ", layer), step("layer", -1, "previous layer"), step("layer", 1, "next layer")),
       make("span", {}, make("label", {}, "Head ", number), step("head", -1, "previous head"), step("head", 1, "next head"))), note, view);
