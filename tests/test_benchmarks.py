@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -113,3 +114,46 @@ def test_trainings_at_a_time_are_counted(measured, capfd):
     assert rows[0]["against_one"] == 1.0 and all(row["ms"] > 0 for row in rows)
     assert all(abs(row["ms"] * row["updates_per_s"] - 1000 * row["jobs"]) < 1e-6 for row in rows)
     assert "| in turns | 64 | 2 |" in capfd.readouterr().out
+
+
+def test_a_recipe_against_the_clock(monkeypatch, tmp_path, capsys):
+    """Timed, shown in tables, and kept without its weights."""
+    import speedrun
+
+    for name, count in (("train", 60), ("dev", 6), ("test", 5)):
+        for side in ("en", "gl"):
+            text = "".join(f"{side} {name} {n} says word{n % 7} {side}{n % 5}\n" for n in range(count))
+            (tmp_path / f"{name}.{side}").write_text(text)
+    recipe = tmp_path / "tiny.yaml"
+    recipe.write_text(
+        f"data: {{source: en, target: gl, folder: {tmp_path}}}\nsubwords: {{kind: words, operations: 20}}\n"
+        "model: {d_model: 16, d_ff: 16, heads: 2, encoder_layers: 1, decoder_layers: 1}\n"
+        "training: {max_steps: 4, epoch_batches: 2, batch_tokens: 64}\n"
+    )
+    monkeypatch.setenv("QKNORM_CACHE", str(tmp_path / "cache"))
+    kept = tmp_path / "kept"
+    monkeypatch.setattr(sys, "argv", ["speedrun", str(recipe), "--set", "training.seed=7", f"--keep={kept}"])
+    speedrun.main()
+    said = capsys.readouterr().out
+    scores = json.loads((kept / "hypotheses" / "scores.json").read_text())
+    row = next(line for line in said.splitlines() if line.startswith("| `qknorm train"))
+    assert "--set training.seed=7` | 7 | 4 | " in row and "everything included" in row
+    assert row.endswith(f"| **{scores['test']['bleu_tokenized']:.2f}** |")
+    assert "| update | 2 | 4 |" in said and " of updates, " in said and " for each further one, " in said
+    assert {path.name for path in kept.iterdir()} == {
+        *("recipe.yaml", "history.jsonl", "manifest.json", "hypotheses")
+    }
+
+
+def test_a_run_that_outlasts_its_time_is_stopped():
+    import speedrun
+
+    waiting = "import time\ntry: time.sleep(600)\nexcept KeyboardInterrupt: pass"
+    seconds, whole = speedrun.timed([sys.executable, "-c", waiting], 2.0)
+    assert 2.0 <= seconds < 60 and not whole
+    row = {"step": 5, "seconds": 1.0, "elapsed": 2.0, "dev_bleu": None, "dev_perplexity": 3.0}
+    history = [row | {"train_perplexity": 4.0}]
+    run = SimpleNamespace(recipe=lambda: SimpleNamespace(training=SimpleNamespace(seed=1)))
+    shown = speedrun.row_of(["a.yaml"], run, history, seconds, whole)
+    assert shown.endswith(f"| 1 | 5 | 200.00 | {seconds / 60:.1f}, cut off | – | not scored |")
+    assert speedrun.parts_of(history, 5.0).endswith("1 for the start and the first validation, 3 at the end.")

@@ -160,19 +160,8 @@ def keep(results: Path, experiment: Experiment, run: Run, experiment_hash: str, 
             "train anew."
         )
     folder = results / RUNS / experiment.name
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "hypotheses").mkdir(parents=True)
     recipe, manifest = run.recipe(), run.manifest()
-    write_atomic(folder / "recipe.yaml", _portable(recipe, experiment))
-    for file in (run.history_file, run.hypotheses_file("dev"), run.hypotheses_file("test"), run.scores_file):
-        if file.is_file():
-            shutil.copyfile(file, folder / file.relative_to(run.path))
-    files = {
-        file.relative_to(folder).as_posix(): sha256_file(file)
-        for file in sorted(folder.rglob("*"))
-        if file.is_file()
-    }
-    write_atomic(folder / "manifest.json", json.dumps(signed({**manifest, "files": files}), indent=2) + "\n")
+    copy_run(run, folder, recipe.model_copy(update={"name": experiment.name}), PAIRS[experiment.pair].corpus)
     about = _identity(experiment) | {
         "experiment": experiment_hash,
         "text": corpus.text,
@@ -186,6 +175,28 @@ def keep(results: Path, experiment: Experiment, run: Run, experiment_hash: str, 
     }
     write_atomic(folder / "record.json", json.dumps(about, indent=2) + "\n")
     return Record(folder)
+
+
+def copy_run(run: Run, folder: Path, recipe: Recipe, corpus: str) -> None:
+    """What of a run is kept, in place of a folder: all but its weights.
+
+    The recipe has its text in data/CORPUS of the project, seen from a folder three deep in there.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "hypotheses").mkdir(parents=True)
+    values = recipe.model_dump(mode="json")
+    values["data"]["folder"] = f"../../../data/{corpus}"
+    write_atomic(folder / "recipe.yaml", yaml_dump(values))
+    for file in (run.history_file, run.hypotheses_file("dev"), run.hypotheses_file("test"), run.scores_file):
+        if file.is_file():
+            shutil.copyfile(file, folder / file.relative_to(run.path))
+    files = {
+        file.relative_to(folder).as_posix(): sha256_file(file)
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
+    manifest = json.dumps(signed({**run.manifest(), "files": files}), indent=2)
+    write_atomic(folder / "manifest.json", manifest + "\n")
 
 
 def keep_failure(results: Path, experiment: Experiment, run: Run, why: str) -> None:
@@ -210,13 +221,6 @@ def _identity(experiment: Experiment) -> dict[str, Any]:
         "changes": list(experiment.system.changes),
         "overrides": list(experiment.overrides),
     }
-
-
-def _portable(recipe: Recipe, experiment: Experiment) -> str:
-    """The recipe with its text in data/CORPUS of the project, seen from the folder of the record."""
-    values = recipe.model_copy(update={"name": experiment.name}).model_dump(mode="json")
-    values["data"]["folder"] = f"../../../data/{PAIRS[experiment.pair].corpus}"
-    return yaml_dump(values)
 
 
 def _read_json(file: Path) -> dict[str, Any]:
