@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from qknorm.training.loss import Allowed, loss_over, output_rows, place_of
+from qknorm.training.loss import Allowed, loss_over, place_of
 
 
 def smoothed_loss(
@@ -14,4 +14,7 @@ def smoothed_loss(
     smoothing: float,
     real: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    return loss_over(h, *output_rows(table, bias, allowed), place_of(wanted, allowed), smoothing, real)
+    if allowed is not None:
+        table = table.index_select(0, allowed.ids)
+        bias = None if bias is None else bias.index_select(0, allowed.ids)
+    return loss_over(h, table, bias, place_of(wanted, allowed), smoothing, real)

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from qknorm.model.layers import DecoderLayer, EncoderLayer, FeedForward, Sublayer
-from qknorm.nn import MultiheadAttention, Spans
+from qknorm.nn import MultiheadAttention, Packing, Spans
 from qknorm.nn.aside import linear
+from qknorm.nn.packed_embedding import embed_rows
 from qknorm.nn.residual import can_fuse_residual, join_norm, relu_dropout
 from qknorm.nn.span_attention import SEEDS
 
@@ -61,6 +62,24 @@ def can_fuse(model: Transformer, x: Tensor) -> bool:
         model.settings.norm_position == "pre"
         and all(can_fuse_residual(x, norm) for norm in norms)
         and all(attention.answers(x) for attention in attentions)
+    )
+
+
+def embed(model: Transformer, ids: Tensor, packing: Packing, language: int, spans: Spans) -> Tensor:
+    """Words of packed sentences to (R, E), as ``Transformer.embed`` has it."""
+    settings, embedding = model.settings, model.embedding
+    seeds = torch.randint(SEEDS, (2,), device=ids.device) if model.training else None
+    return embed_rows(
+        ids,
+        spans,
+        embedding.weight,
+        model.positions.upto(packing.max_length),
+        None if model.languages is None else model.languages.weight[language],
+        seeds,
+        unit=embedding.unit,
+        scale=embedding.input_scale,
+        word_dropout=settings.word_dropout,
+        dropout=settings.dropout,
     )
 
 

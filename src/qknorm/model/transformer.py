@@ -17,8 +17,17 @@ from qknorm.ids import EOS, PAD, UNK
 from qknorm.model import fused
 from qknorm.model.layers import DecoderLayer, EncoderLayer, LayerCache
 from qknorm.model.settings import ModelSettings
-from qknorm.nn import FixNormEmbedding, Packing, SinusoidalPositions, TiedEmbedding, find_spans, make_norm
+from qknorm.nn import (
+    FixNormEmbedding,
+    Packing,
+    SinusoidalPositions,
+    Spans,
+    TiedEmbedding,
+    find_spans,
+    make_norm,
+)
 from qknorm.nn.dropout import dropout
+from qknorm.nn.packed_embedding import can_fuse_embedding
 from qknorm.nn.slots import Sight, SlotCrossCache, SlotSelfCache
 
 NEVER = -1e9
@@ -173,8 +182,8 @@ class Transformer(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """The encoded source, (B, S, E) or (rows, E), and where it is padding."""
         padding = None if packing is not None else source == PAD
-        x = self.embed(source, packing, language)
-        spans = None if packing is None else self.spans(packing, x.size(0))  # the same for all layers
+        spans = None if packing is None else self.spans(packing, source.size(0))  # the same for all layers
+        x = self.embed(source, packing, language, spans)
         if spans is not None and self.fuses(x):
             return fused.encode(self, x, spans), None
         for layer in self.encoder:
@@ -191,13 +200,13 @@ class Transformer(nn.Module):
         language: int | Tensor = 1,
     ) -> Tensor:
         """The decoder's last hidden states, before the output projection."""
-        x = self.embed(target, packing, language)
         spans = memory_spans = None
         if packing is not None:
-            spans = self.spans(packing, x.size(0), is_causal=True)
-            memory_spans = self.spans(packing, x.size(0), memory_packing, memory.size(0))
-            if self.fuses(x):
-                return fused.decode(self, x, memory, spans, memory_spans)
+            spans = self.spans(packing, target.size(0), is_causal=True)
+            memory_spans = self.spans(packing, target.size(0), memory_packing, memory.size(0))
+        x = self.embed(target, packing, language, spans)
+        if spans is not None and memory_spans is not None and self.fuses(x):
+            return fused.decode(self, x, memory, spans, memory_spans)
         for layer in self.decoder:
             x = layer(x, memory, memory_padding, packing, memory_packing, spans, memory_spans)
         return self.decoder_norm(x)  # type: ignore[no-any-return]
@@ -255,11 +264,19 @@ class Transformer(nn.Module):
             x = layer.slot_step(x, own, cross)  # type: ignore[operator]
         return F.linear(self.decoder_norm(x), state.table, state.bias)
 
-    def embed(self, ids: Tensor, packing: Packing | None, language: int | Tensor) -> Tensor:
-        """Word · √E + position + language, after word dropout; then dropout."""
+    def embed(
+        self, ids: Tensor, packing: Packing | None, language: int | Tensor, spans: Spans | None = None
+    ) -> Tensor:
+        """Word · √E + position + language, after word dropout; then dropout.
+
+        ``spans`` of self-attention say where sentences begin, for a kernel that does it all.
+        """
         if ids.dim() != (1 if packing is not None else 2):
             wanted = "flat (rows,) with a packing" if packing is not None else "(sentences, positions)"
             raise ValueError(f"ids must be {wanted}, not {tuple(ids.shape)}")
+        if spans is not None and isinstance(language, int) and can_fuse_embedding(self.embedding.weight):
+            assert packing is not None
+            return fused.embed(self, ids, packing, language, spans)
         if self.training and self.settings.word_dropout > 0:
             dropped = torch.rand(ids.shape, device=ids.device) < self.settings.word_dropout
             ids = torch.where(dropped & (ids != PAD), UNK, ids)

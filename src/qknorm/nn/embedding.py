@@ -17,6 +17,9 @@ from qknorm.nn.functional import l2_normalize
 class TiedEmbedding(nn.Module):
     """One table for input and output: ``forward`` gives √E · w, ``project`` gives logits h wᵀ + bias."""
 
+    unit = False
+    """Whether rows have unit length at every use."""
+
     def __init__(
         self,
         num_embeddings: int,
@@ -62,6 +65,8 @@ class TiedEmbedding(nn.Module):
 
 class FixNormEmbedding(TiedEmbedding):
     """A tied embedding whose rows have unit length at every use (Nguyen & Chiang 2018)."""
+
+    unit = True
 
     def reset_parameters(self) -> None:
         """Uniform in ±0.01, as the authors draw it; only the directions matter."""

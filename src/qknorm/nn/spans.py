@@ -16,6 +16,10 @@ from torch import Tensor
 from qknorm.nn.dropout import scramble, stays
 from qknorm.nn.functional import l2_normalize
 from qknorm.nn.packed import Packing
+from qknorm.nn.triton_support import HAS_TRITON, transformed, triton_works
+
+if HAS_TRITON:
+    from qknorm.nn.bounds_kernel import fused_bounds
 
 
 class Spans(NamedTuple):
@@ -43,7 +47,7 @@ def find_spans(
     Layers with the same packings can share the result.
     """
     if key_packing is None or key_packing is packing:
-        start, end = _bounds(packing, packing, rows)
+        start, end, *_ = bounds(packing, packing, rows)
         if not is_causal:
             return Spans(start, end, start, end)
         row = torch.arange(rows, device=start.device, dtype=torch.int32)
@@ -53,14 +57,28 @@ def find_spans(
         raise ValueError("is_causal needs queries and keys of the same sentences: leave key_packing out")
     if key_rows is None:
         raise ValueError("key_packing needs key_rows: how many rows the keys' buffer has")
-    return Spans(*_bounds(packing, key_packing, rows), *_bounds(key_packing, packing, key_rows))
+    return Spans(*bounds(packing, key_packing, rows)[2:], *bounds(key_packing, packing, key_rows)[2:])
 
 
-def _bounds(own: Packing, other: Packing, rows: int) -> tuple[Tensor, Tensor]:
-    """(rows,) first row and end, in ``other``, of the sentence each row of ``own`` belongs to."""
+def bounds(own: Packing, other: Packing, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(rows,) first row and end of the sentence each row of ``own`` belongs to, there and in ``other``."""
+    if can_fuse_bounds(own.cu_seqlens):
+        found: tuple[Tensor, Tensor, Tensor, Tensor] = fused_bounds(own.cu_seqlens, other.cu_seqlens, rows)
+        return found
+    return plain_bounds(own, other, rows)
+
+
+def can_fuse_bounds(cu_seqlens: Tensor) -> bool:
+    """Whether a kernel looks sentences up in these."""
+    return not torch.compiler.is_compiling() and not transformed(cu_seqlens) and triton_works(cu_seqlens)
+
+
+def plain_bounds(own: Packing, other: Packing, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     sentence, used = own.place(rows)[0], own.used(rows)
-    cu_seqlens = other.cu_seqlens
-    return torch.where(used, cu_seqlens[sentence], 0), torch.where(used, cu_seqlens[sentence + 1], 0)
+    first, second, third, fourth = (
+        torch.where(used, packing.cu_seqlens[sentence + i], 0) for packing in (own, other) for i in (0, 1)
+    )
+    return first, second, third, fourth
 
 
 def plain_span_attention(

@@ -22,7 +22,12 @@ _FAILURES: dict[int | None, str | None] = {}
 
 def triton_takes(x: Tensor) -> bool:
     """Whether Triton works on x's device, and its kernels take x's dtype."""
-    return HAS_TRITON and x.is_cuda and x.dtype in FUSED_DTYPES and triton_failure(x.device) is None
+    return x.dtype in FUSED_DTYPES and triton_works(x)
+
+
+def triton_works(x: Tensor) -> bool:
+    """Whether Triton works on x's device."""
+    return HAS_TRITON and x.is_cuda and triton_failure(x.device) is None
 
 
 def triton_failure(device: torch.device) -> str | None:

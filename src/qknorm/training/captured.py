@@ -151,7 +151,7 @@ class CapturedStep(Step):
             self._flat.follow()
         else:
             self.averaging.join()
-        if self.compiles:
+        if self.compiles and not (self.fused and self._fuses_loss()):  # kernels leave nothing to compile
             self._compile()
         if self.accumulates:
             self._take, self._end = self._learn, self._finish
@@ -278,27 +278,30 @@ class CapturedStep(Step):
             parameter.grad = None
 
     def _compile(self) -> None:
-        """Compile the model and its loss; where that fails, leave them as they are and tell the user."""
-        name = "output" if can_fuse_loss(self._block.new_empty(0, dtype=torch.float32)) else "head"
-        plain = getattr(self, name)
+        """Compile layers and loss; where that fails, leave them as they are and tell the user."""
+        plain = self.head
 
         def loss(inputs: Inputs) -> tuple[Tensor, Tensor]:
             with regions.in_place():
                 return self.loss(inputs, self._body)
 
         try:
-            regions = Regions(self._body, with_layers=not self.fused)
-            setattr(self, name, compiled(plain))
+            regions = Regions(self._body)
+            if not self._fuses_loss():
+                self.head = compiled(plain)  # type: ignore[method-assign]
             self._try(loss)
             self._loss = loss
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # whatever a compiler may say: training goes on without it
             logging.getLogger(__name__).debug("compiling failed", exc_info=error)
-            setattr(self, name, plain)
+            self.head = plain  # type: ignore[method-assign]
             if self.kernels:
                 self._try(self._loss)  # it raises where a kernel is to blame
             self.say(f"Training goes on without the compiler, which failed: {_first_line(error)}")
+
+    def _fuses_loss(self) -> bool:
+        return can_fuse_loss(self._block.new_empty(0, dtype=torch.float32))
 
     def _try(self, loss: Callable[[Inputs], tuple[Tensor, Tensor]]) -> None:
         with self._weights_aside():

@@ -32,13 +32,6 @@ class Allowed(NamedTuple):
         return cls(ids, place)
 
 
-def output_rows(table: Tensor, bias: Tensor | None, allowed: Allowed | None) -> tuple[Tensor, Tensor | None]:
-    """Rows and biases of the allowed subwords: left out, rather than masked, others cost nothing."""
-    if allowed is None:
-        return table, bias
-    return table.index_select(0, allowed.ids), None if bias is None else bias.index_select(0, allowed.ids)
-
-
 def place_of(wanted: Tensor, allowed: Allowed | None) -> Tensor:
     """Ids as places among the allowed subwords; −1 for others."""
     return wanted if allowed is None else allowed.place[wanted]

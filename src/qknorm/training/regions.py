@@ -23,19 +23,14 @@ RECOMPILED = 256
 
 
 class Regions:
-    """Compiled pieces of a model, which take the place of the plain ones inside ``in_place``.
+    """Compiled layers of a model, which take the place of the plain ones inside ``in_place``."""
 
-    Layers that consist of kernels have nothing to gain and are left as they are: ``with_layers`` False.
-    """
-
-    def __init__(self, model: Transformer, with_layers: bool = True) -> None:
+    def __init__(self, model: Transformer) -> None:
         self.model = model
         config: Any = torch._dynamo.config
         config.recompile_limit = max(config.recompile_limit, RECOMPILED)
         config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 4 * RECOMPILED)
-        self._pieces: dict[str, Any] = {name: compiled(getattr(model, name)) for name in ("embed", "spans")}
-        if not with_layers:
-            return
+        self._pieces: dict[str, Any] = {}
         for name in ("encoder", "decoder"):
             self._pieces[name] = nn.ModuleList(compiled(layer) for layer in getattr(model, name))
         for name in ("encoder_norm", "decoder_norm"):
@@ -53,10 +48,7 @@ class Regions:
             yield
         finally:
             for name, piece in plain.items():
-                if isinstance(piece, nn.Module):
-                    setattr(model, name, piece)
-                else:
-                    delattr(model, name)  # the method behind it
+                setattr(model, name, piece)
 
 
 def compiled(piece: Callable[..., Any]) -> Any:

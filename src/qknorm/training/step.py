@@ -14,9 +14,11 @@ from qknorm.config import TrainingSettings
 from qknorm.data import Batch
 from qknorm.ids import PAD
 from qknorm.model import Transformer
+from qknorm.nn.packed_embedding import output_rows
 from qknorm.training.averaging import Averaging
 from qknorm.training.inputs import Inputs, padded_inputs
-from qknorm.training.loss import Allowed, loss_over, output_rows, place_of
+from qknorm.training.loss import Allowed, can_fuse_loss, loss_over, place_of
+from qknorm.training.loss_rows import product_dtype
 from qknorm.training.muon import Muon, matrices_of
 from qknorm.workers import Workers
 
@@ -142,12 +144,19 @@ class Step:
         """The loss, given the decoder's last hidden states."""
         wanted = place_of(wanted, self.allowed)
         smoothing, agreement = self.settings.label_smoothing, self.settings.r_drop
-        return loss_over(hidden, *self.output(), wanted, smoothing, real, agreement)
+        dtype = product_dtype(hidden) if can_fuse_loss(hidden) else self.model.embedding.weight.dtype
+        return loss_over(hidden, *self.output(dtype), wanted, smoothing, real, agreement)
 
-    def output(self) -> tuple[Tensor, Tensor | None]:
-        """The output projection's rows and biases, of the subwords the target side has."""
-        embedding = self.model.embedding
-        return output_rows(embedding.table(), embedding.bias, self.allowed)
+    def output(self, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+        """The output projection's rows, in ``dtype``, and biases, of the subwords the target side has.
+
+        The others are left out rather than masked, and so cost nothing.
+        """
+        embedding, ids = self.model.embedding, None if self.allowed is None else self.allowed.ids
+        bias = (
+            embedding.bias if ids is None or embedding.bias is None else embedding.bias.index_select(0, ids)
+        )
+        return output_rows(embedding.weight, ids, embedding.unit, dtype), bias
 
     def precision(self) -> contextlib.AbstractContextManager[object]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.half else contextlib.nullcontext()
