@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from qknorm.ids import PAD, UNK
 from qknorm.model.layers import DecoderLayer, EncoderLayer, FeedForward, Sublayer
 from qknorm.nn import MultiheadAttention, Packing, Spans
 from qknorm.nn.aside import linear
@@ -80,6 +81,8 @@ def embed(model: Transformer, ids: Tensor, packing: Packing, language: int, span
         scale=embedding.input_scale,
         word_dropout=settings.word_dropout,
         dropout=settings.dropout,
+        pad=PAD,
+        unknown=UNK,
     )
 
 

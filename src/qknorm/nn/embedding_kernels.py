@@ -13,7 +13,6 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
-from qknorm.ids import PAD, UNK
 from qknorm.nn.functional import ZERO_NORM
 from qknorm.nn.residual_kernels import stays
 from qknorm.nn.residual_ops import added_up
@@ -138,6 +137,7 @@ def through_unit(up, unit, inverse, UNIT: tl.constexpr):
 def fused_embed_rows(
     ids: Tensor, start: Tensor, end: Tensor, weight: Tensor, positions: Tensor, language: Tensor | None,
     seeds: Tensor | None, unit: bool, scale: float, word_dropout: float, dropout: float,
+    pad: int, unknown: int,
 ) -> Tensor:  # fmt: skip
     """``plain_embed_rows`` in one kernel."""
     _check(weight, ids.size(0))
@@ -148,7 +148,8 @@ def fused_embed_rows(
         wrap_triton(embed_rows)[(triton.cdiv(R, rows),)](
             ids, start, end, weight, positions, weight if language is None else language,
             ids if seeds is None else seeds, x, R, E,
-            *_constants(unit, scale, word_dropout, dropout, language, seeds), rows, width, num_warps=WARPS,
+            *_constants(unit, scale, word_dropout, dropout, pad, unknown, language, seeds),
+            rows, width, num_warps=WARPS,
         )  # fmt: skip
     return x
 
@@ -156,7 +157,7 @@ def fused_embed_rows(
 @triton_op("qknorm::embed_rows_backward", mutates_args={})
 def fused_embed_rows_backward(
     dx: Tensor, ids: Tensor, weight: Tensor, language: Tensor | None, seeds: Tensor | None,
-    unit: bool, scale: float, word_dropout: float, dropout: float,
+    unit: bool, scale: float, word_dropout: float, dropout: float, pad: int, unknown: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The gradients of weight and language (empty where there is none)."""
     R, E = dx.shape
@@ -167,7 +168,8 @@ def fused_embed_rows_backward(
     if R:
         wrap_triton(embed_rows_backward)[(programs,)](
             dx.contiguous(), ids, weight, ids if seeds is None else seeds, dweight, parts, R, E,
-            *_constants(unit, scale, word_dropout, dropout, language, seeds), rows, width, num_warps=WARPS,
+            *_constants(unit, scale, word_dropout, dropout, pad, unknown, language, seeds),
+            rows, width, num_warps=WARPS,
         )  # fmt: skip
     return dweight, weight.new_empty(0) if language is None else added_up(parts)
 
@@ -212,13 +214,15 @@ def _constants(
     scale: float,
     word_dropout: float,
     dropout: float,
+    pad: int,
+    unknown: int,
     language: Tensor | None,
     seeds: Tensor | None,
 ) -> tuple[Any, ...]:
     dropped = int(word_dropout * 2**24), int(dropout * 2**24), 1.0 / (1.0 - dropout)
     drops = seeds is not None
     has = language is not None, drops and word_dropout > 0.0, drops and dropout > 0.0
-    return scale, *dropped, ZERO_NORM, PAD, UNK, unit, *has
+    return scale, *dropped, ZERO_NORM, pad, unknown, unit, *has
 
 
 def _check(weight: Tensor, rows: int) -> None:
@@ -234,7 +238,7 @@ def _keep_embed(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _embed_backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
     ids, weight, language, seeds = ctx.saved_tensors
     dweight, dlanguage = fused_embed_rows_backward(dx, ids, weight, language, seeds, *ctx.settings)
-    return None, None, None, dweight, None, None if language is None else dlanguage, *[None] * 5
+    return None, None, None, dweight, None, None if language is None else dlanguage, *[None] * 7
 
 
 def _keep_output(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

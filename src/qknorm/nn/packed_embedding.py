@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qknorm.ids import PAD, UNK
 from qknorm.nn.dropout import scramble, stays
 from qknorm.nn.functional import l2_normalize
 from qknorm.nn.residual import seeded_dropout
@@ -44,6 +43,8 @@ def embed_rows(
     scale: float,
     word_dropout: float,
     dropout: float,
+    pad: int,
+    unknown: int,
 ) -> Tensor:
     """dropout(scale · word + position + language), (R, E).
 
@@ -56,16 +57,18 @@ def embed_rows(
         seeds: two whole numbers below 2³¹, on the device, that decide which words become unknown and which
             values are dropped. None: nothing is.
         unit: whether words have unit length before they are scaled.
+        pad: the subword that word dropout leaves alone.
+        unknown: what it puts in place of others.
     """
     if can_fuse_embedding(weight):
         rows: Tensor = fused_embed_rows(
             ids, spans.key_start, spans.key_end, weight, positions, language, seeds,
-            unit, scale, word_dropout, dropout,
+            unit, scale, word_dropout, dropout, pad, unknown,
         )  # fmt: skip
         return rows
     return plain_embed_rows(
         ids, spans, weight, positions, language, seeds,
-        unit=unit, scale=scale, word_dropout=word_dropout, dropout=dropout,
+        unit=unit, scale=scale, word_dropout=word_dropout, dropout=dropout, pad=pad, unknown=unknown,
     )  # fmt: skip
 
 
@@ -81,11 +84,13 @@ def plain_embed_rows(
     scale: float,
     word_dropout: float,
     dropout: float,
+    pad: int,
+    unknown: int,
 ) -> Tensor:
     row = torch.arange(ids.size(0), device=ids.device, dtype=torch.int32)
     if seeds is not None and word_dropout > 0.0:
         kept = stays(scramble(scramble(seeds[:1].int()) ^ row), word_dropout)
-        ids = torch.where(kept | (ids == PAD), ids, UNK)
+        ids = torch.where(kept | (ids == pad), ids, unknown)
     words = F.embedding(ids, weight)
     words = l2_normalize(words, scale) if unit else words * scale
     x = words + F.embedding(torch.where(spans.key_start < spans.key_end, row - spans.key_start, 0), positions)
