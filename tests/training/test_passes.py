@@ -50,3 +50,19 @@ def test_every_pass_has_every_sentence_once(batching):
     batches = Passes(text(7), None, settings, WORKERS).batches(5)
     found = np.concatenate([batches.batch(place).indices for place in range(len(batches))])
     assert sorted(found.tolist()) == list(range(6))
+
+
+@pytest.mark.parametrize("batching", ["by_length", "mixed"])
+@pytest.mark.parametrize("limit", [None, 2])
+def test_passes_with_couples_come_first(batching, limit):
+    """Of six pairs all have a companion: three sentences a pass, other ones in the next."""
+    settings = TrainingSettings(batch_tokens=12, batching=batching, concatenate=1.0, concatenate_passes=limit)
+    passes = Passes(text(7), Dropout(), settings, WORKERS, 1)
+    counts = [len(passes.batches(number).corpus) for number in range(4)]
+    assert counts == ([3] * 4 if limit is None else [3, 3, 6, 6])
+    assert [said(passes, number) for number in (0, 1)] == [{100}, {7}]
+    again = Passes(text(7), Dropout(), settings, WORKERS, 1)
+    ids = [each.batches(1).corpus.source.offsets.tolist() for each in (passes, again)]
+    assert ids[0] == ids[1], "a pass depends on its number alone"
+    batches = passes.batches(0)
+    assert sum(int(batches.batch(place).source_tokens) for place in range(len(batches))) == 19 + 3

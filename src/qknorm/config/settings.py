@@ -115,6 +115,11 @@ class TrainingSettings(Settings):
     """Sentences of a batch. by_length is the paper's: of like length, the same ones together in every pass.
     mixed: drawn at random anew each pass, for GPUs, where sentences are not padded; batch_tokens then bounds
     the subwords of each side."""
+    concatenate: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the training sentences that stand two by two behind each other as one, drawn anew in every
+    pass: an augmentation for little text (Nguyen, Murray & Chiang 2021)."""
+    concatenate_passes: Count | None = None
+    """Passes over the training text with such couples, the first of all; not set: all of them."""
     accumulate: Count = 1
     """Batches whose gradients are added up before each update."""
     epoch_batches: Count | None = None

@@ -54,7 +54,7 @@ class Aside:
             return work()
 
     def _join(self) -> None:
-        if self._stream is not None:
+        if self._stream is not None and self._read:  # a capture may not wait for what it does not hold
             torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
         self._read = []
 

@@ -12,10 +12,13 @@ from typing import NamedTuple
 from qknorm.config import TrainingSettings
 from qknorm.data import Batch, Batches, BpeDropout, EncodedPairs
 from qknorm.data.batches import MixedBatches
+from qknorm.data.concatenation import concatenated
 from qknorm.workers import Workers, share_out
 
 AHEAD = 16
 """Updates whose batches are made before they are asked for."""
+CONCATENATION = 61
+"""Tells the random numbers of couples from those of batches."""
 
 
 class Update(NamedTuple):
@@ -34,7 +37,8 @@ class Passes:
     """Pass after pass from the seed and its number alone.
 
     With BPE-dropout each pass has the same text in other subwords: other lengths, other batches. So it has
-    with mixed batches. The next one is then made in the background while a pass is used.
+    with mixed batches, and where sentences are concatenated. The next one is then made in the background
+    while a pass is used.
     """
 
     def __init__(
@@ -52,7 +56,8 @@ class Passes:
         self._dropout_passes = dropout_passes
         self._corpus = corpus
         mixed = settings.batching == "mixed"
-        self._fixed = None if dropout is not None or mixed else self._cut(corpus, 0)
+        varies = dropout is not None or mixed or settings.concatenate > 0.0
+        self._fixed = None if varies else self._cut(corpus, 0)
         self._made: dict[int, Future[Batches]] = {}
         self._maker = ThreadPoolExecutor(1, "qknorm-pass")
         self._lock = threading.Lock()
@@ -104,16 +109,23 @@ class Passes:
         return self.batches(number).pass_order(number).tolist()  # type: ignore[no-any-return]
 
     def _make(self, number: int) -> Batches:
-        drops = self._dropout_passes is None or number < self._dropout_passes
-        return self._cut(
-            self._dropout.pairs(number) if self._dropout is not None and drops else self._corpus, number
-        )
+        settings, corpus = self._settings, self._corpus
+        if self._dropout is not None and _among_first(number, self._dropout_passes):
+            corpus = self._dropout.pairs(number)
+        if settings.concatenate > 0.0 and _among_first(number, settings.concatenate_passes):
+            seed = [settings.seed, number, CONCATENATION]
+            corpus = concatenated(corpus, settings.concatenate, settings.batch_tokens - 1, seed)
+        return self._cut(corpus, number)
 
     def _cut(self, corpus: EncodedPairs, number: int) -> Batches:
         budget, seed = self._settings.batch_tokens, self._settings.seed
         if self._settings.batching == "mixed":
             return MixedBatches(corpus, budget, seed, number)
         return Batches(corpus, budget, seed)
+
+
+def _among_first(number: int, passes: int | None) -> bool:
+    return passes is None or number < passes
 
 
 class Ahead:
