@@ -4,7 +4,7 @@
 
 Prints what ``qknorm train`` does, then the row and the curve that ``results/speedrun.md`` has of a run, and
 what its time went into. A run that outlasts --seconds is stopped, and says what it had come to. --keep copies
-recipe, history, manifest, translations and scores, not the weights.
+recipe, history, manifest, translations and scores, not the weights, into a new folder.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 from qknorm.paper.records import copy_run
 from qknorm.run import Run
+from qknorm.scoring.metrics import MAIN
 
 TO_STOP = 60.0
 """Seconds that a run has to save what it has and stop, before it is killed."""
@@ -53,13 +54,14 @@ def row_of(words: list[str], run: Run, history: list[dict[str, Any]], seconds: f
     best = max(history, key=lambda row: row["dev_bleu"] or -math.inf)
     ms = 1000 * sum(row["seconds"] for row in history) / history[-1]["step"]
     scores = run.scores() if whole else None
-    test = "not scored" if scores is None else f"**{scores['test']['bleu_tokenized']:.2f}**"
+    test = (scores or {}).get("test")
+    shown = "not scored" if test is None else f"**{test[MAIN[test['kind']]]:.2f}**"
     updates = f"{history[-1]['step']:,}"
     cut_off = ", everything included" if whole else ", cut off"
     bleu = "–" if best["dev_bleu"] is None else f"{best['dev_bleu']:.2f} (update {best['step']:,})"
     cells = [f"`qknorm train {shlex.join(words)}`", str(run.recipe().training.seed), updates, f"{ms:.2f}"]
     head = ["recipe", "seed", "updates", "ms a step", "minutes", "dev BLEU, best", "test BLEU"]
-    return table(head, [[*cells, f"{seconds / 60:.1f}{cut_off}", bleu, test]])
+    return table(head, [[*cells, f"{seconds / 60:.1f}{cut_off}", bleu, shown]])
 
 
 def curve_of(history: list[dict[str, Any]]) -> str:
@@ -104,6 +106,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop after this")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="copy what is kept of a run there")
     args = parser.parse_args()
+    if args.keep and args.keep.exists():
+        parser.error(f"{args.keep} is there already; name another folder for --keep, or remove it first")
     words = [args.recipe] + [word for value in args.set for word in ("--set", value)]
     with tempfile.TemporaryDirectory() as folder:
         run = Run(args.run or Path(folder) / "run")

@@ -140,6 +140,9 @@ def test_a_recipe_against_the_clock(monkeypatch, tmp_path, capsys):
     assert "--set training.seed=7` | 7 | 4 | " in row and "everything included" in row
     assert row.endswith(f"| **{scores['test']['bleu_tokenized']:.2f}** |")
     assert "| update | 2 | 4 |" in said and " of updates, " in said and " for each further one, " in said
+    with pytest.raises(SystemExit) as refused:
+        speedrun.main()
+    assert refused.value.code == 2 and "is there already" in capsys.readouterr().err
     assert {path.name for path in kept.iterdir()} == {
         *("recipe.yaml", "history.jsonl", "manifest.json", "hypotheses")
     }

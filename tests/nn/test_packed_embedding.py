@@ -9,12 +9,11 @@ import torch
 from qknorm.ids import PAD, UNK
 from qknorm.model import ModelSettings, Transformer, fused
 from qknorm.nn import Packing, find_spans
-from qknorm.nn.packed_embedding import plain_embed_rows, plain_output_rows
+from qknorm.nn.packed_embedding import Wording, plain_embed_rows, plain_output_rows
 from qknorm.nn.spans import plain_bounds
 from support.triton import DEVICE, INTERPRETED, anywhere
 
 LENGTHS, ROWS, VOCABULARY = [5, 1, 0, 9, 16], 37, 23
-SPECIAL = {"pad": PAD, "unknown": UNK}
 
 
 def some_words(width, device="cpu", rows=ROWS, lengths=LENGTHS, causal=False):
@@ -50,9 +49,9 @@ def test_words_become_unknown_at_their_rate_and_padding_stays():
     ids = torch.full((rows,), 3)
     ids[:100] = PAD
     spans, positions = find_spans(Packing.of([rows]), rows), torch.zeros(rows, 2)
-    settings = {"unit": False, "scale": 1.0, "word_dropout": 0.1, "dropout": 0.0} | SPECIAL
+    wording = Wording(False, 1.0, 0.1, 0.0, PAD, UNK)
     a, b = (
-        plain_embed_rows(ids, spans, weight, positions, None, torch.tensor(seeds), **settings)[:, 0]
+        plain_embed_rows(ids, spans, weight, positions, None, torch.tensor(seeds), wording)[:, 0]
         for seeds in ([1, 9], [2, 9])
     )
     for found in (a, b):
@@ -71,10 +70,10 @@ def test_the_kernel_embeds_as_the_plain_function(unit, width, word_dropout, drop
     ids, spans, weight, positions, language = some_words(width, DEVICE, causal=unit)
     language = language if given == "language" else None
     seeds = torch.tensor([5, 2**31 - 1], device=DEVICE) if given == "language" or dropout else None
-    settings = {"unit": unit, "scale": 3.0, "word_dropout": word_dropout, "dropout": dropout} | SPECIAL
-    plain = plain_embed_rows(ids, spans, weight, positions, language, seeds, **settings)
+    wording = Wording(unit, 3.0, word_dropout, dropout, PAD, UNK)
+    plain = plain_embed_rows(ids, spans, weight, positions, language, seeds, wording)
     start, end = spans.key_start, spans.key_end
-    x = fused_embed_rows(ids, start, end, weight, positions, language, seeds, *settings.values())
+    x = fused_embed_rows(ids, start, end, weight, positions, language, seeds, *wording)
     torch.testing.assert_close(x, plain, rtol=1e-5, atol=1e-5)
     up = torch.randn_like(plain)
     inputs = [weight] if language is None else [weight, language]

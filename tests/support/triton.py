@@ -1,4 +1,7 @@
-"""Where Triton's kernels can be tried: on a GPU, or interpreted on a CPU (``TRITON_INTERPRET=1``)."""
+"""Where Triton's kernels can be tried: on a GPU, or interpreted on a CPU (``TRITON_INTERPRET=1``).
+
+The interpreter of Triton 3.6 wants a numpy below 2.4.
+"""
 
 import os
 

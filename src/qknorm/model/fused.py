@@ -18,7 +18,7 @@ from qknorm.ids import PAD, UNK
 from qknorm.model.layers import DecoderLayer, EncoderLayer, FeedForward, Sublayer
 from qknorm.nn import MultiheadAttention, Packing, Spans
 from qknorm.nn.aside import linear
-from qknorm.nn.packed_embedding import embed_rows
+from qknorm.nn.packed_embedding import Wording, embed_rows
 from qknorm.nn.residual import can_fuse_residual, join_norm, relu_dropout
 from qknorm.nn.span_attention import SEEDS
 
@@ -77,12 +77,14 @@ def embed(model: Transformer, ids: Tensor, packing: Packing, language: int, span
         model.positions.upto(packing.max_length),
         None if model.languages is None else model.languages.weight[language],
         seeds,
-        unit=embedding.unit,
-        scale=embedding.input_scale,
-        word_dropout=settings.word_dropout,
-        dropout=settings.dropout,
-        pad=PAD,
-        unknown=UNK,
+        Wording(
+            embedding.unit,
+            embedding.input_scale,
+            settings.word_dropout,
+            settings.dropout,
+            pad=PAD,
+            unknown=UNK,
+        ),
     )
 
 

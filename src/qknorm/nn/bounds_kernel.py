@@ -13,10 +13,8 @@ ROWS, PLACES = 32, 128
 
 
 @triton.jit
-def find_bounds(
-    own, other, start, end, other_start, other_end, R, N, ROWS: tl.constexpr, PLACES: tl.constexpr
-):
-    """First row and end of the sentence each row belongs to, in its own buffer and in another; else 0."""
+def find_bounds(own, other, start, end, R, N, ROWS: tl.constexpr, PLACES: tl.constexpr):
+    """First row and end, in ``other``, of the sentence each row of ``own`` belongs to; 0 if to none."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     sentence = tl.zeros((ROWS,), tl.int32)  # sentences that end at or before the row
     for at in range(0, N, PLACES):
@@ -24,18 +22,16 @@ def find_bounds(
         ends = tl.load(own + 1 + place, mask=place < N, other=2147483647)
         sentence += tl.sum((row[:, None] >= ends[None, :]).to(tl.int32), axis=1)
     used = (row < R) & (row < tl.load(own + N))
-    tl.store(start + row, tl.load(own + sentence, mask=used, other=0), mask=row < R)
-    tl.store(end + row, tl.load(own + sentence + 1, mask=used, other=0), mask=row < R)
-    tl.store(other_start + row, tl.load(other + sentence, mask=used, other=0), mask=row < R)
-    tl.store(other_end + row, tl.load(other + sentence + 1, mask=used, other=0), mask=row < R)
+    tl.store(start + row, tl.load(other + sentence, mask=used, other=0), mask=row < R)
+    tl.store(end + row, tl.load(other + sentence + 1, mask=used, other=0), mask=row < R)
 
 
 @triton_op("qknorm::bounds", mutates_args={})
-def fused_bounds(own: Tensor, other: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(rows,) each: first row and end of each row's sentence, by ``own`` and by ``other`` cu_seqlens."""
-    start, end, other_start, other_end = (own.new_empty(rows) for _ in range(4))
+def fused_bounds(own: Tensor, other: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """``plain_bounds`` of these cu_seqlens in one kernel."""
+    start, end = own.new_empty(rows), own.new_empty(rows)
     if rows:
         wrap_triton(find_bounds)[(triton.cdiv(rows, ROWS),)](
-            own, other, start, end, other_start, other_end, rows, own.size(0) - 1, ROWS, PLACES
+            own, other, start, end, rows, own.size(0) - 1, ROWS, PLACES
         )
-    return start, end, other_start, other_end
+    return start, end

@@ -15,11 +15,7 @@ from torch.library import triton_op, wrap_triton
 
 from qknorm.nn.functional import ZERO_NORM
 from qknorm.nn.residual_kernels import stays
-from qknorm.nn.residual_ops import added_up
-
-VALUES, WARPS = 2048, 4
-"""Of a tile of whole rows."""
-MOST = 2**31 - 1
+from qknorm.nn.residual_ops import added_up, check_count, dropout_numbers, whole_rows
 
 
 @triton.jit
@@ -140,16 +136,17 @@ def fused_embed_rows(
     pad: int, unknown: int,
 ) -> Tensor:  # fmt: skip
     """``plain_embed_rows`` in one kernel."""
-    _check(weight, ids.size(0))
     R, E = ids.size(0), weight.size(1)
     x = weight.new_empty(R, E)
+    check_count(weight)
+    check_count(x)
     if R:
-        rows, width = _whole_rows(E)
+        rows, width, warps = whole_rows("words", weight)
         wrap_triton(embed_rows)[(triton.cdiv(R, rows),)](
             ids, start, end, weight, positions, weight if language is None else language,
             ids if seeds is None else seeds, x, R, E,
-            *_constants(unit, scale, word_dropout, dropout, pad, unknown, language, seeds),
-            rows, width, num_warps=WARPS,
+            *_constants(language, seeds, unit, scale, word_dropout, dropout, pad, unknown),
+            rows, width, num_warps=warps,
         )  # fmt: skip
     return x
 
@@ -161,15 +158,15 @@ def fused_embed_rows_backward(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The gradients of weight and language (empty where there is none)."""
     R, E = dx.shape
-    rows, width = _whole_rows(E)
+    rows, width, warps = whole_rows("words", weight)
     programs = triton.cdiv(R, rows)
     dweight = torch.zeros_like(weight)
     parts = weight.new_empty(programs if language is not None else 0, E)
     if R:
         wrap_triton(embed_rows_backward)[(programs,)](
             dx.contiguous(), ids, weight, ids if seeds is None else seeds, dweight, parts, R, E,
-            *_constants(unit, scale, word_dropout, dropout, pad, unknown, language, seeds),
-            rows, width, num_warps=WARPS,
+            *_constants(language, seeds, unit, scale, word_dropout, dropout, pad, unknown),
+            rows, width, num_warps=warps,
         )  # fmt: skip
     return dweight, weight.new_empty(0) if language is None else added_up(parts)
 
@@ -178,13 +175,13 @@ def fused_embed_rows_backward(
 def fused_output_rows(weight: Tensor, ids: Tensor | None, unit: bool, dtype: torch.dtype) -> Tensor:
     """(A, E) rows of some subwords, or of all, in ``dtype``."""
     A, E = weight.size(0) if ids is None else ids.size(0), weight.size(1)
-    _check(weight, A)
+    check_count(weight)
     out = weight.new_empty(A, E, dtype=dtype)
     if A:
-        rows, width = _whole_rows(E)
+        rows, width, warps = whole_rows("words", weight)
         wrap_triton(output_rows)[(triton.cdiv(A, rows),)](
             weight, weight if ids is None else ids, out, A, E, ZERO_NORM, unit, ids is not None,
-            rows, width, num_warps=WARPS,
+            rows, width, num_warps=warps,
         )  # fmt: skip
     return out
 
@@ -195,39 +192,21 @@ def fused_output_rows_backward(drows: Tensor, weight: Tensor, ids: Tensor | None
     A, E = drows.shape
     dweight = torch.empty_like(weight) if ids is None else torch.zeros_like(weight)
     if A:
-        rows, width = _whole_rows(E)
+        rows, width, warps = whole_rows("words", weight)
         wrap_triton(output_rows_backward)[(triton.cdiv(A, rows),)](
             drows.contiguous(), weight, weight if ids is None else ids, dweight, A, E, ZERO_NORM, unit,
-            ids is not None, rows, width, num_warps=WARPS,
+            ids is not None, rows, width, num_warps=warps,
         )  # fmt: skip
     return dweight
 
 
-def _whole_rows(E: int) -> tuple[int, int]:
-    """Rows of a tile, and their width."""
-    width = triton.next_power_of_2(E)
-    return max(1, VALUES // width), width
-
-
-def _constants(
-    unit: bool,
-    scale: float,
-    word_dropout: float,
-    dropout: float,
-    pad: int,
-    unknown: int,
-    language: Tensor | None,
-    seeds: Tensor | None,
-) -> tuple[Any, ...]:
-    dropped = int(word_dropout * 2**24), int(dropout * 2**24), 1.0 / (1.0 - dropout)
+def _constants(language: Tensor | None, seeds: Tensor | None, *settings: Any) -> tuple[Any, ...]:
+    """What the kernels of words are compiled for; ``settings`` as ``Wording`` has them."""
+    unit, scale, word_dropout, dropout, pad, unknown = settings
+    dropped = int(word_dropout * 2**24), *dropout_numbers(dropout)
     drops = seeds is not None
     has = language is not None, drops and word_dropout > 0.0, drops and dropout > 0.0
     return scale, *dropped, ZERO_NORM, pad, unknown, unit, *has
-
-
-def _check(weight: Tensor, rows: int) -> None:
-    if max(weight.numel(), rows * weight.size(1)) > MOST:
-        raise ValueError(f"the kernels take at most {MOST:,} values in a tensor")
 
 
 def _keep_embed(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

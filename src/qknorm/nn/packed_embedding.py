@@ -8,27 +8,41 @@ Axes: R rows of a buffer, E width, V subwords, A of them that the output has.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from qknorm.nn.dropout import scramble, stays
 from qknorm.nn.functional import l2_normalize
-from qknorm.nn.residual import seeded_dropout
+from qknorm.nn.residual import MAX_WIDTH, seeded_dropout
 from qknorm.nn.spans import Spans
-from qknorm.nn.triton_support import HAS_TRITON, transformed, triton_takes
+from qknorm.nn.triton_support import HAS_TRITON, transformed, triton_works
 
 if HAS_TRITON:
     from qknorm.nn.embedding_kernels import fused_embed_rows, fused_output_rows
 
-MAX_WIDTH = 4096
+
+class Wording(NamedTuple):
+    """How words become rows."""
+
+    unit: bool
+    """Whether they have unit length before they are scaled."""
+    scale: float
+    word_dropout: float
+    dropout: float
+    pad: int
+    """The subword that word dropout leaves alone."""
+    unknown: int
+    """What it puts in place of others."""
 
 
 def can_fuse_embedding(weight: Tensor) -> bool:
     """Whether the kernels take rows of this table."""
     if torch.compiler.is_compiling() or transformed(weight):
         return False
-    return weight.dtype == torch.float32 and weight.size(1) <= MAX_WIDTH and triton_takes(weight)
+    return weight.dtype == torch.float32 and weight.size(1) <= MAX_WIDTH and triton_works(weight)
 
 
 def embed_rows(
@@ -38,13 +52,7 @@ def embed_rows(
     positions: Tensor,
     language: Tensor | None,
     seeds: Tensor | None,
-    *,
-    unit: bool,
-    scale: float,
-    word_dropout: float,
-    dropout: float,
-    pad: int,
-    unknown: int,
+    wording: Wording,
 ) -> Tensor:
     """dropout(scale · word + position + language), (R, E).
 
@@ -56,20 +64,12 @@ def embed_rows(
         language: (E,) added to all rows.
         seeds: two whole numbers below 2³¹, on the device, that decide which words become unknown and which
             values are dropped. None: nothing is.
-        unit: whether words have unit length before they are scaled.
-        pad: the subword that word dropout leaves alone.
-        unknown: what it puts in place of others.
     """
     if can_fuse_embedding(weight):
-        rows: Tensor = fused_embed_rows(
-            ids, spans.key_start, spans.key_end, weight, positions, language, seeds,
-            unit, scale, word_dropout, dropout, pad, unknown,
-        )  # fmt: skip
+        starts = spans.key_start, spans.key_end
+        rows: Tensor = fused_embed_rows(ids, *starts, weight, positions, language, seeds, *wording)
         return rows
-    return plain_embed_rows(
-        ids, spans, weight, positions, language, seeds,
-        unit=unit, scale=scale, word_dropout=word_dropout, dropout=dropout, pad=pad, unknown=unknown,
-    )  # fmt: skip
+    return plain_embed_rows(ids, spans, weight, positions, language, seeds, wording)
 
 
 def plain_embed_rows(
@@ -79,24 +79,18 @@ def plain_embed_rows(
     positions: Tensor,
     language: Tensor | None,
     seeds: Tensor | None,
-    *,
-    unit: bool,
-    scale: float,
-    word_dropout: float,
-    dropout: float,
-    pad: int,
-    unknown: int,
+    wording: Wording,
 ) -> Tensor:
     row = torch.arange(ids.size(0), device=ids.device, dtype=torch.int32)
-    if seeds is not None and word_dropout > 0.0:
-        kept = stays(scramble(scramble(seeds[:1].int()) ^ row), word_dropout)
-        ids = torch.where(kept | (ids == pad), ids, unknown)
+    if seeds is not None and wording.word_dropout > 0.0:
+        kept = stays(scramble(scramble(seeds[:1].int()) ^ row), wording.word_dropout)
+        ids = torch.where(kept | (ids == wording.pad), ids, wording.unknown)
     words = F.embedding(ids, weight)
-    words = l2_normalize(words, scale) if unit else words * scale
+    words = l2_normalize(words, wording.scale) if wording.unit else words * wording.scale
     x = words + F.embedding(torch.where(spans.key_start < spans.key_end, row - spans.key_start, 0), positions)
     if language is not None:
         x = x + language
-    return seeded_dropout(x, dropout, None if seeds is None or dropout == 0.0 else seeds[1:])
+    return seeded_dropout(x, wording.dropout, None if seeds is None or wording.dropout == 0.0 else seeds[1:])
 
 
 def output_rows(weight: Tensor, ids: Tensor | None, unit: bool, dtype: torch.dtype) -> Tensor:

@@ -47,7 +47,7 @@ def find_spans(
     Layers with the same packings can share the result.
     """
     if key_packing is None or key_packing is packing:
-        start, end, *_ = bounds(packing, packing, rows)
+        start, end = bounds(packing, packing, rows)
         if not is_causal:
             return Spans(start, end, start, end)
         row = torch.arange(rows, device=start.device, dtype=torch.int32)
@@ -57,28 +57,22 @@ def find_spans(
         raise ValueError("is_causal needs queries and keys of the same sentences: leave key_packing out")
     if key_rows is None:
         raise ValueError("key_packing needs key_rows: how many rows the keys' buffer has")
-    return Spans(*bounds(packing, key_packing, rows)[2:], *bounds(key_packing, packing, key_rows)[2:])
+    return Spans(*bounds(packing, key_packing, rows), *bounds(key_packing, packing, key_rows))
 
 
-def bounds(own: Packing, other: Packing, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(rows,) first row and end of the sentence each row of ``own`` belongs to, there and in ``other``."""
-    if can_fuse_bounds(own.cu_seqlens):
-        found: tuple[Tensor, Tensor, Tensor, Tensor] = fused_bounds(own.cu_seqlens, other.cu_seqlens, rows)
-        return found
+def bounds(own: Packing, other: Packing, rows: int) -> tuple[Tensor, Tensor]:
+    """(rows,) first row and end, in ``other``, of the sentence each row of ``own`` belongs to."""
+    here = own.cu_seqlens
+    if not torch.compiler.is_compiling() and not transformed(here) and triton_works(here):
+        start, end = fused_bounds(here, other.cu_seqlens, rows)
+        return start, end
     return plain_bounds(own, other, rows)
 
 
-def can_fuse_bounds(cu_seqlens: Tensor) -> bool:
-    """Whether a kernel looks sentences up in these."""
-    return not torch.compiler.is_compiling() and not transformed(cu_seqlens) and triton_works(cu_seqlens)
-
-
-def plain_bounds(own: Packing, other: Packing, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def plain_bounds(own: Packing, other: Packing, rows: int) -> tuple[Tensor, Tensor]:
     sentence, used = own.place(rows)[0], own.used(rows)
-    first, second, third, fourth = (
-        torch.where(used, packing.cu_seqlens[sentence + i], 0) for packing in (own, other) for i in (0, 1)
-    )
-    return first, second, third, fourth
+    cu_seqlens = other.cu_seqlens
+    return torch.where(used, cu_seqlens[sentence], 0), torch.where(used, cu_seqlens[sentence + 1], 0)
 
 
 def plain_span_attention(
