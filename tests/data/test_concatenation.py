@@ -11,11 +11,9 @@ COUNT = 41
 
 @pytest.fixture
 def corpus():
-    """Pair n says n on both sides, the target one subword longer; one pair is empty on one side."""
+    """Pair n says n on both sides, at lengths drawn apart; one source is empty."""
     rng = np.random.default_rng(0)
-    lengths = rng.integers(1, 9, COUNT)
-    source = [[n] * length for n, length in enumerate(lengths)]
-    target = [[n] * (length + 1) for n, length in enumerate(lengths)]
+    source, target = ([[n] * length for n, length in enumerate(rng.integers(1, 9, COUNT))] for _ in "st")
     source[5] = []
     return EncodedPairs(Sentences.of(source), Sentences.of(target))
 

@@ -8,7 +8,7 @@ import torch
 
 from qknorm.ids import PAD, UNK
 from qknorm.model import ModelSettings, Transformer, fused
-from qknorm.nn import Packing, find_spans
+from qknorm.nn import FixNormEmbedding, Packing, TiedEmbedding, find_spans
 from qknorm.nn.packed_embedding import Wording, plain_embed_rows, plain_output_rows
 from qknorm.nn.spans import plain_bounds
 from support.triton import DEVICE, INTERPRETED, anywhere
@@ -42,6 +42,14 @@ def test_plain_rows_are_what_the_model_embeds(fix_norm, languages):
         spans = find_spans(packing, len(ids), is_causal=causal)
         found = fused.embed(model, ids, packing, 1, spans)
         torch.testing.assert_close(found, model.embed(ids, packing, 1))
+
+
+@pytest.mark.parametrize("kind", [TiedEmbedding, FixNormEmbedding])
+def test_plain_output_rows_are_those_of_the_table(kind):
+    embedding, ids = kind(VOCABULARY, 8), torch.tensor([3, 17, 0])
+    weight = embedding.weight
+    assert torch.equal(plain_output_rows(weight, ids, kind.unit, torch.float32), embedding.table()[ids])
+    assert torch.equal(plain_output_rows(weight, None, kind.unit, torch.float16), embedding.table().half())
 
 
 def test_words_become_unknown_at_their_rate_and_padding_stays():

@@ -115,6 +115,26 @@ def test_flat_buffers_hold_every_batch(mixed: bool) -> None:
         assert inputs.wanted[bounds[1][-1] :].eq(PAD).all()
 
 
+@pytest.mark.parametrize("fix_norm", [False, True])
+def test_the_loss_is_that_of_the_models_logits(fix_norm: bool) -> None:
+    """Label smoothing and negative log-likelihood over the subwords that the target side has."""
+    settings, model = TrainingSettings(label_smoothing=0.1), a_model(fix_norm=fix_norm).eval()
+    with torch.no_grad():
+        torch.nn.init.normal_(model.embedding.bias)
+    batch = some_batches().batch(2)
+    step = Step(model, settings, CPU, Averaging(settings, model))
+    inputs = step.inputs(batch)
+    loss, nll = step.loss(inputs)
+    real = inputs.wanted != PAD
+    allowed = model.target_subwords
+    assert allowed is not None and not allowed.all()
+    logs = model(inputs.source, inputs.given)[real].masked_fill(~allowed, -torch.inf).log_softmax(1)
+    expected = -logs.gather(1, inputs.wanted[real][:, None]).sum()
+    smooth = -logs[:, allowed].mean(1).sum()
+    torch.testing.assert_close(nll, expected)
+    torch.testing.assert_close(loss, 0.9 * expected + 0.1 * smooth)
+
+
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_flat_equals_plain(accumulate: int) -> None:
     """Over 50 updates, with clipping, averaging and a subword table that the target side has part of."""

@@ -182,7 +182,7 @@ class Transformer(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """The encoded source, (B, S, E) or (rows, E), and where it is padding."""
         padding = None if packing is not None else source == PAD
-        spans = None if packing is None else self.spans(packing, source.size(0))  # the same for all layers
+        spans = None if packing is None else find_spans(packing, source.size(0))  # the same for all layers
         x = self.embed(source, packing, language, spans)
         if spans is not None and self.fuses(x):
             return fused.encode(self, x, spans), None
@@ -202,8 +202,8 @@ class Transformer(nn.Module):
         """The decoder's last hidden states, before the output projection."""
         spans = memory_spans = None
         if packing is not None:
-            spans = self.spans(packing, target.size(0), is_causal=True)
-            memory_spans = self.spans(packing, target.size(0), memory_packing, memory.size(0))
+            spans = find_spans(packing, target.size(0), is_causal=True)
+            memory_spans = find_spans(packing, target.size(0), memory_packing, memory.size(0))
         x = self.embed(target, packing, language, spans)
         if spans is not None and memory_spans is not None and self.fuses(x):
             return fused.decode(self, x, memory, spans, memory_spans)
@@ -288,8 +288,6 @@ class Transformer(nn.Module):
         if self.languages is not None:
             x = x + self._language(language, ids.dim())
         return dropout(x, self.settings.dropout, self.training)
-
-    spans = staticmethod(find_spans)
 
     def fuses(self, x: Tensor) -> bool:
         """Whether packed layers consist of kernels alone, for (rows, E) inputs like x."""

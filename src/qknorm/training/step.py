@@ -153,9 +153,9 @@ class Step:
         The others are left out rather than masked, and so cost nothing.
         """
         embedding, ids = self.model.embedding, None if self.allowed is None else self.allowed.ids
-        bias = (
-            embedding.bias if ids is None or embedding.bias is None else embedding.bias.index_select(0, ids)
-        )
+        bias = embedding.bias
+        if bias is not None and ids is not None:
+            bias = bias.index_select(0, ids)
         return output_rows(embedding.weight, ids, embedding.unit, dtype), bias
 
     def precision(self) -> contextlib.AbstractContextManager[object]:
