@@ -153,7 +153,7 @@ class Step:
         The others are left out rather than masked, and so cost nothing.
         """
         embedding, ids = self.model.embedding, None if self.allowed is None else self.allowed.ids
-        bias = embedding.bias
+        bias: Tensor | None = embedding.bias
         if bias is not None and ids is not None:
             bias = bias.index_select(0, ids)
         return output_rows(embedding.weight, ids, embedding.unit, dtype), bias
