@@ -84,7 +84,7 @@ def ours_plain(setting: Setting) -> Learner:
     return ours(setting, qk_norm=None)
 
 
-def captured(setting: Setting, batches: Batches, qk_norm: Any = "l2", aside: bool = False) -> Learner:
+def captured(setting: Setting, batches: Batches, qk_norm: Any = "l2") -> Learner:
     """The step of a GPU, ready for any of these batches; elsewhere neither compiled nor captured."""
     room = Room.of(batches.corpus, batches.budget, mixed=isinstance(batches, MixedBatches))
     step = CapturedStep(
@@ -93,7 +93,6 @@ def captured(setting: Setting, batches: Batches, qk_norm: Any = "l2", aside: boo
         room=room,
         say=print,
         compiles=setting.device.type == "cuda",
-        aside=aside,
     )
     step.prepare(batches.largest())
     return Ours(step)

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from qknorm.nn.aside import Aside, linear, linear_pair
+from qknorm.nn import aside as aside_module
+from qknorm.nn.aside import AHEAD, Aside, linear, linear_pair
 
 CPU = torch.device("cpu")
 gpu = pytest.mark.gpu
@@ -56,8 +57,12 @@ def test_outside_its_block_nothing_is_aside() -> None:
 @gpu
 @needs_gpu
 @pytest.mark.parametrize("captured", [False, True])
-def test_on_a_gpu_gradients_are_whole_when_they_are_read(captured: bool) -> None:
+@pytest.mark.parametrize("ahead", [0, 1, AHEAD])
+def test_on_a_gpu_gradients_are_whole_when_they_are_read(
+    captured: bool, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Products large enough that an early reader would meet unwritten memory, many times over."""
+    monkeypatch.setattr(aside_module, "AHEAD", ahead)
     device = torch.device("cuda", 0)
     given = leaves(device, rows=2048, width=512)
     plain = gradients(*given)
@@ -83,3 +88,24 @@ def test_on_a_gpu_gradients_are_whole_when_they_are_read(captured: bool) -> None
         replay()
         for a, b in zip(found, plain, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+@gpu
+@needs_gpu
+def test_what_was_read_is_let_go_before_the_end() -> None:
+    """A long chain takes no more memory than its saved inputs and some gradients."""
+    device = torch.device("cuda", 0)
+    weights = [torch.eye(512, device=device, requires_grad=True) for _ in range(4 * AHEAD)]
+    x = torch.randn(8192, 512, device=device)
+    size = x.numel() * x.element_size()
+    with Aside(device).used():
+        h = x
+        for weight in weights:
+            h = linear(h, weight)
+        up = torch.ones_like(h)
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        found = torch.autograd.grad(h, weights, up)
+        taken = torch.cuda.max_memory_allocated() - before - sum(g.numel() * 4 for g in found)
+    assert taken < (AHEAD + 8) * size

@@ -9,6 +9,7 @@ Axes: R rows, E input width, O output width.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -17,6 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+AHEAD = 16
+"""Pieces of work by which the second stream may fall behind: about as many as a layer has.
+
+What they read stays in memory; in a whole step that would be every layer's gradients.
+"""
 T = TypeVar("T")
 _current: Aside | None = None
 
@@ -27,7 +33,7 @@ class Aside:
     def __init__(self, device: torch.device) -> None:
         on_gpu = device.type == "cuda"
         self._stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
-        self._read: list[Tensor] = []  # by the second stream: their memory is not free until it is through
+        self._begun: deque[tuple[torch.cuda.Event, tuple[Tensor, ...]]] = deque()  # and what is read
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -48,15 +54,20 @@ class Aside:
         """What ``work`` makes of the tensors that it reads, after all that has been begun before."""
         if self._stream is None:
             return work()
-        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
-        self._read += read
+        here = torch.cuda.current_stream(self._stream.device)
+        self._stream.wait_stream(here)
         with torch.cuda.stream(self._stream):
-            return work()
+            done = work()
+        self._begun.append((self._stream.record_event(), read))
+        if len(self._begun) > AHEAD:
+            through, _ = self._begun.popleft()
+            here.wait_event(through)
+        return done
 
     def _join(self) -> None:
-        if self._stream is not None and self._read:  # a capture may not wait for what it does not hold
+        if self._stream is not None and self._begun:  # a capture may not wait for what it does not hold
             torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
-        self._read = []
+        self._begun.clear()
 
 
 def current_aside() -> Aside | None:

@@ -134,6 +134,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
     *tensors, ctx.dropout_p, ctx.scale, ctx.eps, bias = inputs
     ctx.save_for_backward(*output, *tensors, bias)
     ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # no zeros for what has no gradient
     ctx.aside = current_aside()
 
 

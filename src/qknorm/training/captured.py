@@ -58,7 +58,6 @@ class CapturedStep(Step):
         compiles: False to leave the compiler out.
         say: gets a line where compiling or capturing fails, and training goes on without.
         cache: a folder that keeps compiled code for the next start.
-        aside: whether weights' gradients are found on a second stream, where layers are made of kernels.
     """
 
     rates_on_device = True
@@ -74,7 +73,6 @@ class CapturedStep(Step):
         say: Callable[[str], None],
         compiles: bool = True,
         cache: Path | None = None,
-        aside: bool = False,
     ) -> None:
         super().__init__(model, settings, device, averaging, workers)
         self.room = room
@@ -99,7 +97,6 @@ class CapturedStep(Step):
         self._sums = torch.zeros(2, device=device)  # loss and nll of the batches of this update
         self._gradients: list[Tensor] = []  # summed over the batches of this update, where there are several
         self._arrange()
-        self._weights_aside = Aside(device).used if aside and self.fused else nullcontext
         self._take: Callable[[], object] = self._learn  # what is done for each batch …
         self._end: Callable[[], object] = self._finish  # … and at the end of an update
         self._sent = 0
@@ -113,6 +110,7 @@ class CapturedStep(Step):
         self._flat: FlatUpdate | None = None
         self._body = model if self._halves is None else self._halves.twin
         self._learned = self.parameters if self._halves is None else self._halves.parameters
+        self._weights_aside = Aside(self.device).used if self.fused else nullcontext
         self._loss: Callable[[Inputs], tuple[Tensor, Tensor]] = lambda inputs: self.loss(inputs, self._body)
 
     @property

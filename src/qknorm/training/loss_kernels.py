@@ -168,6 +168,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     ctx.save_for_backward(*output[2:])
     ctx.has_bias = inputs[2] is not None
     ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)  # no zeros for what has no gradient
 
 
 def _backward(ctx: Any, up: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
