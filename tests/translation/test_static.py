@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import random
+from itertools import chain
 
 import pytest
 import torch
@@ -92,6 +93,19 @@ def test_stragglers_move_into_fewer_slots(reverser, many, monkeypatch):
     same(reverser, short, SearchSettings())
     assert len({*counts}) > 1 and {*counts} <= {256, 64, 16, 4}
     assert counts[0] == 256 and counts == sorted(counts, reverse=True)
+
+
+@pytest.mark.parametrize("batch_tokens", [32768, 4 * 416, 900])
+def test_short_sources_go_along_with_long_ones(reverser, many, monkeypatch, batch_tokens):
+    """Where room costs memory alone; nothing else is found, and not with fewer slots."""
+    settings = SearchSettings(batch_tokens=batch_tokens)
+    search = static.search_of(reverser)
+    apart = search._groups(reverser, settings, many)
+    monkeypatch.setattr(static, "triton_takes", lambda x: True)
+    joined = search._groups(reverser, settings, many)
+    assert len(joined) == (1 if batch_tokens == 32768 else len(apart)) and len(apart) == 2
+    assert [*chain(*joined.values())] == [*chain(*apart.values())]
+    same(reverser, many, settings)
 
 
 def test_cut_at_the_greatest_length():

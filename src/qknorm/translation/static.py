@@ -1,7 +1,7 @@
 """The search on a GPU: sentences pass through slots of static shape, and the step is a replayed CUDA graph.
 
 A step of decoding is some hundred small kernels, whose launching takes longer than their work. Captured
-once, they are launched as one. Sentences of like length share slots; when some are over, their slots are
+once, they are launched as one. Sentences pass through a number of slots: when some are over, their slots are
 given to the next sentences, and when none are waiting, the rest move together into fewer slots.
 """
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from qknorm.model import Transformer
+from qknorm.nn.triton_support import triton_takes
 from qknorm.translation.hypothesis import Hypothesis, SearchSettings
 from qknorm.translation.slots import Slots, Storage
 from qknorm.translation.waiting import Waiting
@@ -27,7 +28,7 @@ SHRINK = 4
 CHECK_EVERY = 4
 """Steps between two looks at which sentences are over; each look waits for the device."""
 SOURCE_ROOMS = (32, 64, 128, 256, 512, 1024)
-"""Sentences whose sources, EOS counted, have room in the same of these are searched together."""
+"""Positions that may be kept for a source, EOS counted."""
 MOST_ROOM = 1280
 """Target positions above which a sentence is left to the plain search."""
 TOKENS = 8
@@ -77,9 +78,7 @@ class StaticSearch:
             producible: (V,) True for what a translation may have.
             settled: called with the numbers of some sources and what was found for each.
         """
-        groups: dict[int, list[int]] = {}
-        for i in sorted(range(len(sources)), key=lambda i: len(sources[i]), reverse=True):
-            groups.setdefault(source_room(len(sources[i])), []).append(i)
+        groups = self._groups(model, settings, sources)
         with self.lock, torch.cuda.device_of(model.embedding.weight):  # type: ignore[no-untyped-call]
             counts = {room: self._count(model, settings, room, len(group)) for room, group in groups.items()}
             self._make_room(model, settings, counts)
@@ -88,6 +87,28 @@ class StaticSearch:
                 slots = self._slots(model, settings, shape)
                 slots.prepare(model, settings, producible)
                 self._run(model, slots, shape, counts[room], [sources[i] for i in group], group, settled)
+
+    def _groups(
+        self, model: Transformer, settings: SearchSettings, sources: Sequence[Sequence[int]]
+    ) -> dict[int, list[int]]:
+        """The numbers of sources that are searched together, longest first, by the room for the source.
+
+        Where the kernels read no more than there is, room costs memory alone: shorter sources then go along
+        with longer ones, as long as those have as many slots. Fewer groups have fewer ends, at which slots
+        stand empty.
+        """
+        joins = triton_takes(model.embedding.weight)
+        groups: dict[int, list[int]] = {}
+        last = 0
+        for i in sorted(range(len(sources)), key=lambda i: len(sources[i]), reverse=True):
+            room = source_room(len(sources[i]))
+            if not (groups and joins and self._as_many_slots(model, settings, last, room)):
+                last = room
+            groups.setdefault(last, []).append(i)
+        return groups
+
+    def _as_many_slots(self, model: Transformer, settings: SearchSettings, room: int, smaller: int) -> bool:
+        return self.most_slots(model, settings, room) == self.most_slots(model, settings, smaller)
 
     def fits(self, model: Transformer, source: Sequence[int], settings: SearchSettings) -> bool:
         """Whether there is room for a sentence; a very long one is left to the plain search."""
