@@ -85,7 +85,8 @@ def test_norwegian_is_not_false(recipe):
         (
             "subwords:\n  zzz: 3\n",
             "line 2: subwords.zzz is not a setting; "
-            "in subwords there are kind, operations, sample_power, dropout, dropout_on, dropout_passes.",
+            "in subwords there are kind, operations, sample_power, dropout, dropout_on, dropout_copies, "
+            "dropout_passes.",
         ),
         (
             "training:\n  seed: 1\n  clip: 1\n  seed: 2\n",

@@ -5,7 +5,7 @@ segmentations drawn from a seed, larger for frequent words; a pass then only pic
 occurrence, which numpy does for millions of words in a second or two.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,17 +31,21 @@ class BpeDropout:
         rate: float,
         seed: int,
         sides: Collection[Side] = SIDES,
+        copies: bool = True,
     ) -> None:
         """Read the usable pairs of two files. `rate` is the chance of a merge being skipped (usual: 0.1).
 
-        Sides that are not in `sides` are segmented as ever.
+        Sides that are not in `sides` are segmented as ever; so are, without `copies`, words that stand on
+        both sides of a pair.
         """
         if not 0 <= rate < 1:
             raise ValueError(f"a dropout rate is at least 0 and under 1, not {rate}")
-        readers = {side: _Reader(subwords) for side in SIDES}
+        readers = {side: _Reader() for side in SIDES}
         for _, *lines in text.pairs(source, target):
-            for side, line in zip(SIDES, lines, strict=True):
-                readers[side].add(line)
+            words = [subwords.words(line) for line in lines]
+            kept = frozenset[str]() if copies else frozenset(words[0]).intersection(words[1])
+            for side, row in zip(SIDES, words, strict=True):
+                readers[side].add(row, kept)
         self._sides = [
             _Side(readers[side], subwords, side, rate if side in sides else 0.0, [seed, place])
             for place, side in enumerate(SIDES)
@@ -62,21 +66,21 @@ class _Numbers(dict[str, int]):
 
 
 class _Reader:
-    """Lines as numbers of distinct words."""
+    """Lines as numbers of distinct words; where they are kept, words have other numbers."""
 
-    def __init__(self, subwords: Subwords) -> None:
-        self.numbers = _Numbers()
-        self._subwords = subwords
+    def __init__(self) -> None:
+        self.numbers, self.kept = _Numbers(), _Numbers()
         self._rows: list[NDArray[np.int32]] = []
 
-    def add(self, line: str) -> None:
-        words = self._subwords.words(line)
-        self._rows.append(np.fromiter(map(self.numbers.__getitem__, words), np.int32, len(words)))
+    def add(self, words: Sequence[str], kept: Collection[str]) -> None:
+        numbers = (~self.kept[word] if word in kept else self.numbers[word] for word in words)
+        self._rows.append(np.fromiter(numbers, np.int32, len(words)))
 
     def words(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The number of every word in the text, and where each line begins."""
+        """The number of every word in the text, those of kept ones last, and where each line begins."""
         lengths = np.fromiter(map(len, self._rows), np.int64, len(self._rows))
-        return np.concatenate([np.empty(0, np.int32), *self._rows]), offsets_of(lengths)
+        words = np.concatenate([np.empty(0, np.int32), *self._rows])
+        return np.where(words < 0, ~words + np.int32(len(self.numbers)), words), offsets_of(lengths)
 
 
 class _Side:
@@ -87,15 +91,19 @@ class _Side:
     ) -> None:
         self._seeds = seeds
         self._words, self._lines = reader.words()
-        vocabulary = list(reader.numbers)
-        counts = np.bincount(self._words, minlength=len(vocabulary))
+        cut, kept = list(reader.numbers), list(reader.kept)
+        counts = np.bincount(self._words, minlength=len(cut) + len(kept))
         self._pool_sizes = np.clip(counts, SMALLEST_POOL, LARGEST_POOL)
-        if not rate:
-            self._pool_sizes[:] = 1
+        self._pool_sizes[len(cut) if rate else 0 :] = 1
         self._pool_starts = offsets_of(self._pool_sizes)[:-1]
         generator = np.random.default_rng([*seeds, _POOLS, 0])
-        pool = subwords.dropout(vocabulary, side, self._pool_sizes, rate, generator)
-        self._pool = Sentences(pool.ids.astype(subwords.dtype), pool.offsets)
+        pools = [
+            subwords.dropout(cut, side, self._pool_sizes[: len(cut)], rate, generator),
+            subwords.dropout(kept, side, self._pool_sizes[len(cut) :], 0.0, generator),
+        ]
+        ids = np.concatenate([pool.ids for pool in pools])
+        lengths = np.concatenate([pool.lengths for pool in pools])
+        self._pool = Sentences(ids.astype(subwords.dtype), offsets_of(lengths))
 
     def sentences(self, pass_number: int) -> Sentences:
         generator = np.random.default_rng([*self._seeds, _PASSES, pass_number])

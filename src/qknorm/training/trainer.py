@@ -114,7 +114,9 @@ class Trainer:
         cut = self.recipe.subwords
         if cut.dropped_sides:
             train, seed = prepared.files["train"], self.settings.seed
-            dropout = BpeDropout(*train, prepared.subwords, cut.dropout, seed, cut.dropped_sides)
+            dropout = BpeDropout(
+                *train, prepared.subwords, cut.dropout, seed, cut.dropped_sides, cut.dropout_copies
+            )
         self.passes = Passes(prepared.encoded["train"], dropout, self.settings, workers, cut.dropout_passes)
         if not len(self.batches):
             raise UserError(
