@@ -160,3 +160,22 @@ def test_a_run_that_outlasts_its_time_is_stopped():
     shown = speedrun.row_of(["a.yaml"], run, history, seconds, whole)
     assert shown.endswith(f"| 1 | 5 | 200.00 | {seconds / 60:.1f}, cut off | – | not scored |")
     assert speedrun.parts_of(history, 5.0).endswith("1 for the start and the first validation, 3 at the end.")
+
+
+def test_rare_words_and_copies_are_counted(tmp_path, capsys):
+    import gzip
+
+    import rare_words
+
+    texts = {"train.x": ["a b Ann"] * 20, "train.y": ["c d"] * 20}
+    texts |= {"dev.x": ["Ann Bob a", "b"], "dev.y": ["c Ann Bob", "d"]}
+    for name, lines in texts.items():
+        with gzip.open(tmp_path / f"{name}.gz", "wt") as file:
+            file.write("".join(line + "\n" for line in lines))
+    for run, lines in (("good", "c Ann Bob\nd\n"), ("bad", "c Anne\nc\n")):
+        (tmp_path / run / "hypotheses").mkdir(parents=True)
+        (tmp_path / run / "hypotheses" / "dev.txt").write_text(lines)
+    rare_words.main([str(tmp_path), "x", "y", str(tmp_path / "good"), str(tmp_path / "bad")])
+    head, _, good, bad = (line.split(" | ") for line in capsys.readouterr().out.splitlines())
+    assert head[1:] == ["0 (2)", "10–99 (2)", "rare and copied (2) |"]
+    assert good[1:] == ["1.000", "1.000", "2 |"] and bad[1:] == ["0.000", "0.500", "0 |"]
