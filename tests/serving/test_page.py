@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("fastapi", reason="needs the server's packages: pip install qknorm[serve]")
+pytest.importorskip("uvicorn", reason="needs the server's packages: pip install qknorm[serve]")
 
 from qknorm.serving import Limits, create_app
 from support.browser import chromium, running

@@ -15,7 +15,7 @@ from functools import partial
 
 import pytest
 
-pytest.importorskip("fastapi", reason="needs the server's packages: pip install qknorm[serve]")
+pytest.importorskip("uvicorn", reason="needs the server's packages: pip install qknorm[serve]")
 
 from qknorm.errors import UserError
 from qknorm.serving import Limits, create_app
