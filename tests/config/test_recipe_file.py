@@ -85,7 +85,7 @@ def test_norwegian_is_not_false(recipe):
         (
             "subwords:\n  zzz: 3\n",
             "line 2: subwords.zzz is not a setting; "
-            "in subwords there are kind, operations, sample_power, dropout, dropout_on, dropout_copies, "
+            "in subwords there are kind, operations, sample_power, dropout, dropout_on, dropout_from, "
             "dropout_passes.",
         ),
         (

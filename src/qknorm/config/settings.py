@@ -93,8 +93,8 @@ class SubwordSettings(Settings):
     """BPE-dropout: the chance that a merge is left out, drawn afresh in every pass over the training text."""
     dropout_on: Literal["both", "source", "target"] = "both"
     """Where merges are left out; on the source side alone the model has one way to write each translation."""
-    dropout_copies: bool = True
-    """Whether words that stand on both sides of a pair lose merges too; if not, they are seen as copied."""
+    dropout_from: Natural = 0
+    """Words that stand on their side of the training text fewer times than this keep all merges."""
     dropout_passes: Count | None = None
     """Passes over the training text with BPE-dropout, the first of all; not set: all of them."""
 

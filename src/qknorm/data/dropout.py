@@ -5,7 +5,7 @@ segmentations drawn from a seed, larger for frequent words; a pass then only pic
 occurrence, which numpy does for millions of words in a second or two.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -31,23 +31,21 @@ class BpeDropout:
         rate: float,
         seed: int,
         sides: Collection[Side] = SIDES,
-        copies: bool = True,
+        least: int = 0,
     ) -> None:
         """Read the usable pairs of two files. `rate` is the chance of a merge being skipped (usual: 0.1).
 
-        Sides that are not in `sides` are segmented as ever; so are, without `copies`, words that stand on
-        both sides of a pair.
+        Sides that are not in `sides` are segmented as ever, and so are words that stand on their side fewer
+        than `least` times.
         """
         if not 0 <= rate < 1:
             raise ValueError(f"a dropout rate is at least 0 and under 1, not {rate}")
-        readers = {side: _Reader() for side in SIDES}
+        readers = {side: _Reader(subwords) for side in SIDES}
         for _, *lines in text.pairs(source, target):
-            words = [subwords.words(line) for line in lines]
-            kept = frozenset[str]() if copies else frozenset(words[0]).intersection(words[1])
-            for side, row in zip(SIDES, words, strict=True):
-                readers[side].add(row, kept)
+            for side, line in zip(SIDES, lines, strict=True):
+                readers[side].add(line)
         self._sides = [
-            _Side(readers[side], subwords, side, rate if side in sides else 0.0, [seed, place])
+            _Side(readers[side], subwords, side, rate if side in sides else 0.0, least, [seed, place])
             for place, side in enumerate(SIDES)
         ]
 
@@ -66,44 +64,46 @@ class _Numbers(dict[str, int]):
 
 
 class _Reader:
-    """Lines as numbers of distinct words; where they are kept, words have other numbers."""
+    """Lines as numbers of distinct words."""
 
-    def __init__(self) -> None:
-        self.numbers, self.kept = _Numbers(), _Numbers()
+    def __init__(self, subwords: Subwords) -> None:
+        self.numbers = _Numbers()
+        self._subwords = subwords
         self._rows: list[NDArray[np.int32]] = []
 
-    def add(self, words: Sequence[str], kept: Collection[str]) -> None:
-        numbers = (~self.kept[word] if word in kept else self.numbers[word] for word in words)
-        self._rows.append(np.fromiter(numbers, np.int32, len(words)))
+    def add(self, line: str) -> None:
+        words = self._subwords.words(line)
+        self._rows.append(np.fromiter(map(self.numbers.__getitem__, words), np.int32, len(words)))
 
     def words(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The number of every word in the text, those of kept ones last, and where each line begins."""
+        """The number of every word in the text, and where each line begins."""
         lengths = np.fromiter(map(len, self._rows), np.int64, len(self._rows))
-        words = np.concatenate([np.empty(0, np.int32), *self._rows])
-        return np.where(words < 0, ~words + np.int32(len(self.numbers)), words), offsets_of(lengths)
+        return np.concatenate([np.empty(0, np.int32), *self._rows]), offsets_of(lengths)
 
 
 class _Side:
     """The words of one side and the pool each has."""
 
     def __init__(
-        self, reader: _Reader, subwords: Subwords, side: Side, rate: float, seeds: list[int]
+        self, reader: _Reader, subwords: Subwords, side: Side, rate: float, least: int, seeds: list[int]
     ) -> None:
         self._seeds = seeds
         self._words, self._lines = reader.words()
-        cut, kept = list(reader.numbers), list(reader.kept)
-        counts = np.bincount(self._words, minlength=len(cut) + len(kept))
+        vocabulary = list(reader.numbers)
+        counts = np.bincount(self._words, minlength=len(vocabulary))
+        rare = counts < least
         self._pool_sizes = np.clip(counts, SMALLEST_POOL, LARGEST_POOL)
-        self._pool_sizes[len(cut) if rate else 0 :] = 1
-        self._pool_starts = offsets_of(self._pool_sizes)[:-1]
+        self._pool_sizes[rare | (rate == 0)] = 1
+        self._pool_starts = np.empty(len(vocabulary), np.int64)
         generator = np.random.default_rng([*seeds, _POOLS, 0])
-        pools = [
-            subwords.dropout(cut, side, self._pool_sizes[: len(cut)], rate, generator),
-            subwords.dropout(kept, side, self._pool_sizes[len(cut) :], 0.0, generator),
-        ]
-        ids = np.concatenate([pool.ids for pool in pools])
-        lengths = np.concatenate([pool.lengths for pool in pools])
-        self._pool = Sentences(ids.astype(subwords.dtype), offsets_of(lengths))
+        ids, lengths = [], [np.empty(0, np.int64)]
+        for numbers, chance in ((np.flatnonzero(~rare), rate), (np.flatnonzero(rare), 0.0)):
+            sizes = self._pool_sizes[numbers]
+            pool = subwords.dropout([vocabulary[n] for n in numbers], side, sizes, chance, generator)
+            self._pool_starts[numbers] = sum(map(len, lengths)) + offsets_of(sizes)[:-1]
+            ids.append(pool.ids.astype(subwords.dtype))
+            lengths.append(pool.lengths)
+        self._pool = Sentences(np.concatenate(ids), offsets_of(np.concatenate(lengths)))
 
     def sentences(self, pass_number: int) -> Sentences:
         generator = np.random.default_rng([*self._seeds, _PASSES, pass_number])

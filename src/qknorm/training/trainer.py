@@ -115,7 +115,7 @@ class Trainer:
         if cut.dropped_sides:
             train, seed = prepared.files["train"], self.settings.seed
             dropout = BpeDropout(
-                *train, prepared.subwords, cut.dropout, seed, cut.dropped_sides, cut.dropout_copies
+                *train, prepared.subwords, cut.dropout, seed, cut.dropped_sides, cut.dropout_from
             )
         self.passes = Passes(prepared.encoded["train"], dropout, self.settings, workers, cut.dropout_passes)
         if not len(self.batches):
