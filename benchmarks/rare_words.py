@@ -21,11 +21,14 @@ RARE = 10
 """Words that stand less often in the training text are rare."""
 
 
+def word_set(line: str, kind: Kind) -> set[str]:
+    return {word.strip() for word in words.tokens(line, kind)}
+
+
 def copies(sources: Sequence[str], references: Sequence[str], kind: Kind, rare: set[str]) -> list[set[str]]:
     """Of each reference the rare words that its source has too."""
-    sets = ({word.strip() for word in words.tokens(line, kind)} for line in (*sources, *references))
-    each = list(sets)
-    return [(s & t & rare) for s, t in zip(each[: len(sources)], each[len(sources) :], strict=True)]
+    pairs = zip(sources, references, strict=True)
+    return [word_set(source, kind) & word_set(reference, kind) & rare for source, reference in pairs]
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -53,8 +56,8 @@ def main(given: Sequence[str] | None = None) -> None:
     for run in args.runs:
         hypotheses = list(text.lines(run / "hypotheses" / f"{args.split}.txt"))
         found = words.by_frequency(hypotheses, references, args.kind, training)
-        said = [{word.strip() for word in words.tokens(line, args.kind)} for line in hypotheses]
-        whole = sum(len(wanted & there) for wanted, there in zip(copied, said, strict=True))
+        pairs = zip(copied, hypotheses, strict=True)
+        whole = sum(len(wanted & word_set(line, args.kind)) for wanted, line in pairs)
         cells = [str(run), *(f"{b.figures['recall']:.3f}" for b in found), f"{whole:,}"]
         print("| " + " | ".join(cells) + " |", flush=True)
 
