@@ -23,7 +23,7 @@ def update_both(
     """Six updates by ``FlatUpdate`` and by an optimiser of others like them; returns the mean of these.
 
     The fourth is skipped, the second leaves the mean where it is. Gradients of parameters that are rounded
-    are in bfloat16.
+    are in bfloat16. A slow mean counts more, and moves less, with every update.
     """
     mean = [p.detach().clone() for p in parameters]
     for number in range(UPDATES):
@@ -31,7 +31,8 @@ def update_both(
         gradients = [torch.randn_like(p) * 0.1 for p in parameters]
         gradients = [g.bfloat16() if r else g for g, r in zip(gradients, rounds, strict=True)]
         norm = kernels.norm(gradients)
-        kernels.apply(norm, *(torch.tensor(float(x), device=DEVICE) for x in (skips, rate, share)))
+        slow = number / 2, 0.1 / (number + 1)
+        kernels.apply(norm, *(torch.tensor(x, device=DEVICE) for x in (float(skips), rate, share, slow)))
         for p, g in zip(parameters, gradients, strict=True):
             p.grad = g.float()
         expected = torch.nn.utils.clip_grad_norm_(parameters, clip)
@@ -39,7 +40,7 @@ def update_both(
         if skips:
             continue
         for group in optimizer.param_groups:
-            group["lr"] = rate
+            group |= {"lr": rate, "slow": slow}
         optimizer.step()
         for m, p in zip(mean, parameters, strict=True):
             m.lerp_(p.detach(), share)

@@ -5,8 +5,10 @@ import math
 import pytest
 import torch
 
+from qknorm.training.ademamix import AdEMAMix
 from qknorm.training.flat import Layout, joined
 from qknorm.training.loss import written_out_loss
+from qknorm.training.step import empty_slots
 from support.triton import DEVICE, INTERPRETED, anywhere
 from support.updates import update_both
 
@@ -76,7 +78,7 @@ def parameters_and_gradients():
     return parameters, rounds
 
 
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, AdEMAMix])
 @pytest.mark.parametrize("clip", [0.5, math.inf])
 class TestUpdate:
     pytestmark = anywhere
@@ -90,15 +92,10 @@ class TestUpdate:
 
         def optimizer(parameters):
             groups = [{"params": parameters[:2], "weight_decay": 0.1}, {"params": parameters[2:]}]
-            return kind(groups, betas=(0.9, 0.98), weight_decay=0.0)
+            return kind(groups, betas=(0.9, 0.98), weight_decay=0.0, eps=1e-8)
 
         optimizers = optimizer(ours), optimizer(theirs)
-        for p in ours:
-            optimizers[0].state[p] = {
-                "step": torch.zeros((), device=DEVICE),
-                "exp_avg": torch.zeros_like(p),
-                "exp_avg_sq": torch.zeros_like(p),
-            }
+        empty_slots(optimizers[0], torch.device(DEVICE))
         copies = [
             torch.nn.Parameter(p.detach().bfloat16()) if r else None
             for p, r in zip(ours, rounds, strict=True)
@@ -114,9 +111,10 @@ class TestUpdate:
             torch.testing.assert_close(m, n, rtol=1e-5, atol=1e-6)
             if c is not None:  # the interpreter cuts digits off where a GPU rounds
                 torch.testing.assert_close(c, p.bfloat16(), rtol=2**-7 if INTERPRETED else 0.0, atol=0.0)
-            for name in ("exp_avg", "exp_avg_sq"):
-                a, b = optimizers[0].state[p][name], optimizers[1].state[q][name]
-                torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+            assert optimizers[0].state[p].keys() == optimizers[1].state[q].keys()
+            for name, value in optimizers[1].state[q].items():
+                same = {"rtol": 1e-5, "atol": 1e-7, "check_device": name != "step"}
+                torch.testing.assert_close(optimizers[0].state[p][name], value, **same)
 
 
 def test_joined_tensors_stay_what_they_are():

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from qknorm.config import TrainingSettings
-from qknorm.training.schedule import decays, peak_rate, rate_at
+from qknorm.training.schedule import decays, peak_rate, rate_at, slow_at
 
 
 def settings(**options):
@@ -61,3 +61,20 @@ def test_without_warm_up():
 )
 def test_the_papers_decay(bleus, expected):
     assert decays(bleus, 3) is expected
+
+
+def test_the_slow_mean_counts_more_and_moves_less_on_the_way():
+    """As the authors have it: the weight rises linearly, and so does the half-life."""
+    of = settings(optimizer="ademamix", max_steps=1000, slow_weight=8.0, slow_beta=0.999, beta1=0.9)
+    weights, moves = zip(*(slow_at(step, of) for step in (0, 500, 1000, 5000)), strict=True)
+    assert weights == (0.0, 4.0, 8.0, 8.0)
+    assert moves == pytest.approx([0.1, moves[1], 0.001, 0.001], rel=1e-9)
+    half_lives = [math.log(0.5) / math.log1p(-move) for move in moves]
+    assert half_lives[1] == pytest.approx((half_lives[0] + half_lives[2]) / 2)
+    assert slow_at(7, settings(beta1=0.0, optimizer="ademamix", max_steps=10))[1] < 1.0
+    assert slow_at(500, settings()) == (0.0, 0.0)
+
+
+def test_the_slow_mean_needs_to_know_how_long_training_is():
+    with pytest.raises(ValueError, match="max_steps must be given where optimizer is ademamix"):
+        settings(optimizer="ademamix")

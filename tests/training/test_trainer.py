@@ -209,13 +209,18 @@ def test_killed_anywhere_it_ends_with_the_same_weights(finished, corpus, cache, 
 
 @pytest.mark.parametrize(
     ("average", "more"),
-    [("ema", "subwords.dropout=0.1"), ("last", "subwords.dropout=0.1"), ("ema", "training.batching=mixed")],
+    [
+        ("ema", "subwords.dropout=0.1"),
+        ("last", "subwords.dropout=0.1"),
+        ("ema", "training.batching=mixed"),
+        ("ema", "training.optimizer=ademamix training.max_steps=9"),
+    ],
 )
 @pytest.mark.parametrize("stop", [3, 5])
 def test_asked_to_stop_it_saves_and_goes_on_exactly(
     corpus, cache, tmp_path, monkeypatch, average, more, stop
 ):
-    overrides = (f"training.average={average}", "training.accumulate=2", more)
+    overrides = (f"training.average={average}", "training.accumulate=2", *more.split())
     recipe = tiny_recipe(corpus, *overrides)
     whole = quiet_train(recipe, tmp_path / "whole", cache)
     update, seen = Step.update, []

@@ -131,11 +131,16 @@ class TrainingSettings(Settings):
     max_steps: Count | None = None
     """The run ends after this many updates; not set: no limit."""
 
-    optimizer: Literal["adam", "adamw", "muon"] = "adam"
-    """Adam, AdamW with its decoupled weight decay, or Muon (Jordan et al. 2024): orthogonal steps for the
-    matrices of attention and feed-forward, of the size of Adam's, and AdamW for the rest."""
+    optimizer: Literal["adam", "adamw", "muon", "ademamix"] = "adam"
+    """Adam; AdamW with its decoupled weight decay; Muon (Jordan et al. 2024), orthogonal steps for the
+    matrices of attention and feed-forward, of the size of Adam's, and AdamW for the rest; or AdEMAMix
+    (Pagliardini et al. 2024), AdamW that also follows a slow mean of the gradients and needs max_steps."""
     momentum: Chance = 0.95
     """Muon's decay of the mean gradient."""
+    slow_weight: NonNegative = 5.0
+    """AdEMAMix's weight of the slow mean; it rises from 0 to this over max_steps."""
+    slow_beta: Annotated[float, Field(gt=0, lt=1)] = 0.9999
+    """AdEMAMix's decay of the slow mean; its half-life rises from beta1's to this one's over max_steps."""
     beta1: Chance = 0.9
     """Adam's decay of the mean gradient."""
     beta2: Chance = 0.999
@@ -190,6 +195,8 @@ class TrainingSettings(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> TrainingSettings:
+        if self.optimizer == "ademamix" and self.max_steps is None:
+            raise ValueError("max_steps must be given where optimizer is ademamix")
         if self.learning_rate is None:
             if self.warmup_steps == 0:
                 raise ValueError("learning_rate must be given where warmup_steps is 0")

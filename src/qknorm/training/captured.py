@@ -30,6 +30,7 @@ from qknorm.training.halves import HalfTwin
 from qknorm.training.inputs import Inputs, Room
 from qknorm.training.loss import can_fuse_loss
 from qknorm.training.regions import Regions, compiled
+from qknorm.training.schedule import slow_at
 from qknorm.training.step import Outcome, Step, empty_slots
 from qknorm.workers import Workers
 
@@ -40,9 +41,10 @@ KEPT = 128
 """Outcomes that collect on the device before they are read."""
 BLOCKS = 8
 """Batches that may be on their way to the device."""
-RATE, SHARE, WEIGHT = 0, 1, 2
-"""Places of the numbers that come with a batch: learning rate, 1 / target subwords, weight of the average."""
-NUMBERS = 4
+RATE, SHARE, WEIGHT, SLOW = 0, 1, 2, slice(4, 6)
+"""Places of the numbers that come with a batch: learning rate, 1 / target subwords, weight of the average,
+and the two of ``slow_at``."""
+NUMBERS = 8
 CLIP_EPSILON = 1e-6
 """As ``torch.nn.utils.clip_grad_norm_`` has it."""
 WITHOUT_KERNELS = "Training goes on without compiled kernels: Triton does not work here ({})"
@@ -123,7 +125,7 @@ class CapturedStep(Step):
         self.model.positions.upto(self.room.longest)
         empty_slots(self.optimizer, self.device)
         self._gradients = [torch.zeros_like(p) for p in self.parameters] if self.accumulates else []
-        self._send(largest, 0.0, 1, 0.0)
+        self._send(largest, 0.0, 1, 0.0, 0)
         self._dry.fill_(1.0)
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             try:
@@ -178,11 +180,11 @@ class CapturedStep(Step):
         if not self._graphs:
             self._body.train()
         for batch in batches:
-            self._send(batch, rate, tokens, weight)
+            self._send(batch, rate, tokens, weight, step)
             self._take()
         if self.workers.size > 1:
             if not batches:
-                self._send(None, rate, 1, weight)
+                self._send(None, rate, 1, weight, step)
             joined = int(self.workers.total(tokens)[0])
             self.workers.mean_gradients(self._gradients, tokens / joined)
             self.workers.add_up(self._sums)
@@ -211,7 +213,7 @@ class CapturedStep(Step):
         self.room.pack(batch, flat)
         return self.room.unpack(torch.from_numpy(flat).to(self.device))
 
-    def _send(self, batch: Batch | None, rate: float, tokens: int, weight: float) -> None:
+    def _send(self, batch: Batch | None, rate: float, tokens: int, weight: float, step: int) -> None:
         """Start copying a batch, and the numbers that go with it, to the device."""
         turn = self._sent % BLOCKS
         self._sent += 1
@@ -222,6 +224,7 @@ class CapturedStep(Step):
             self.room.pack(batch, host[NUMBERS:].numpy())
         numbers = host[:NUMBERS].view(torch.float32)
         numbers[RATE], numbers[SHARE], numbers[WEIGHT] = rate, 1.0 / tokens, weight
+        numbers[SLOW] = torch.tensor(slow_at(step, self.settings))
         self._block.copy_(host, non_blocking=True)
         if self._copied:
             self._copied[turn].record()
@@ -252,7 +255,7 @@ class CapturedStep(Step):
         finite = self._sums.isfinite().all() & norm.isfinite()
         skip = torch.maximum((~finite).float(), self._dry)
         if self._flat is not None:
-            self._flat.apply(norm, skip, self._numbers[RATE], self._numbers[WEIGHT])
+            self._flat.apply(norm, skip, self._numbers[RATE], self._numbers[WEIGHT], self._numbers[SLOW])
         else:
             self._optimize(gradients, norm, skip)
         self._outcome.copy_(torch.stack([*self._sums, norm, finite.float()]))
@@ -267,6 +270,8 @@ class CapturedStep(Step):
             parameter.grad = gradient
         for group in self.optimizer.param_groups:
             group["lr"].copy_(self._numbers[RATE])
+            if "slow" in group:
+                group["slow"].copy_(self._numbers[SLOW])
         fused: Any = self.optimizer  # divides gradients by the one and heeds the other, as for GradScaler
         fused.grad_scale = ((norm + CLIP_EPSILON) / clip).clamp(min=1.0)
         fused.found_inf = skip

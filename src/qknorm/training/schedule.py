@@ -1,4 +1,4 @@
-"""Learning rates: the paper's plateau schedule, and inverse square root, cosine and linear ones."""
+"""Learning rates: the paper's plateau, inverse square root, cosine and linear; and AdEMAMix's numbers."""
 
 from __future__ import annotations
 
@@ -32,6 +32,16 @@ def rate_at(step: int, settings: TrainingSettings, peak: float, factor: float, t
     if settings.schedule == "cosine":
         left = 0.5 - 0.5 * math.cos(math.pi * left)
     return peak * left
+
+
+def slow_at(step: int, settings: TrainingSettings) -> tuple[float, float]:
+    """AdEMAMix's weight of the slow mean at update number ``step``, and how far that mean moves."""
+    if settings.optimizer != "ademamix":
+        return 0.0, 0.0
+    done = min(step / (settings.max_steps or 1), 1.0)
+    half_lives = [-1.0 / math.log2(max(beta, 1e-9)) for beta in (settings.beta1, settings.slow_beta)]
+    half_life = half_lives[0] + done * (half_lives[1] - half_lives[0])
+    return settings.slow_weight * done, -math.expm1(-math.log(2.0) / half_life)
 
 
 def decays(bleus: list[float], patience: int) -> bool:

@@ -15,11 +15,13 @@ from qknorm.data import Batch
 from qknorm.ids import PAD
 from qknorm.model import Transformer
 from qknorm.nn.packed_embedding import output_rows
+from qknorm.training.ademamix import SLOW, AdEMAMix
 from qknorm.training.averaging import Averaging
 from qknorm.training.inputs import Inputs, padded_inputs
 from qknorm.training.loss import Allowed, can_fuse_loss, loss_over, place_of
 from qknorm.training.loss_rows import product_dtype
 from qknorm.training.muon import Muon, matrices_of
+from qknorm.training.schedule import slow_at
 from qknorm.workers import Workers
 
 OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {
@@ -28,6 +30,7 @@ OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {
     "muon": Muon,
 }
 ADAM_SLOTS, MUON_SLOTS = ("exp_avg", "exp_avg_sq"), ("momentum_buffer",)
+MIX_SLOTS = *ADAM_SLOTS, SLOW
 """What optimisers keep of a parameter, in its shape; Adam counts its steps besides."""
 
 
@@ -110,6 +113,8 @@ class Step:
         if finite:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
+                if "slow" in group:
+                    group["slow"] = slow_at(step, self.settings)
             self.optimizer.step()
             self.averaging.after_update(step)
         self.optimizer.zero_grad(set_to_none=True)
@@ -172,7 +177,7 @@ class Step:
     def restore(self, tensors: dict[str, Tensor]) -> None:
         for name, parameter in self.model.named_parameters():
             slots = {}
-            for key in ("step", *ADAM_SLOTS, *MUON_SLOTS):
+            for key in ("step", *MIX_SLOTS, *MUON_SLOTS):
                 found = tensors.get(f"optimizer.{key}.{name}")
                 if found is not None:
                     on = parameter.device if key != "step" or self.device.type == "cuda" else "cpu"
@@ -184,7 +189,7 @@ class Step:
 def make_optimizer(
     model: Transformer, settings: TrainingSettings, device: torch.device, rates_on_device: bool = False
 ) -> torch.optim.Optimizer:
-    """Adam, AdamW or Muon, fused; matrices decay, the rest (biases, norms, g) does not."""
+    """By name, fused where it can be; matrices decay, the rest (biases, norms, g) does not."""
     matrices, others = (
         [p for p in model.parameters() if (p.dim() > 1) == is_matrix] for is_matrix in (True, False)
     )
@@ -196,20 +201,22 @@ def make_optimizer(
     groups.append({"params": matrices})
     for group in groups:
         group["lr"] = torch.zeros((), device=device) if rates_on_device else 0.0
-    return OPTIMIZERS[settings.optimizer](
-        groups,
-        betas=(settings.beta1, settings.beta2),
-        eps=settings.epsilon,
-        weight_decay=settings.weight_decay,
-        fused=True,
-        capturable=rates_on_device and device.type == "cuda",
-    )
+    usual: dict[str, Any] = {
+        "betas": (settings.beta1, settings.beta2),
+        "eps": settings.epsilon,
+        "weight_decay": settings.weight_decay,
+    }
+    if settings.optimizer == "ademamix":
+        slow = torch.zeros(2, device=device) if rates_on_device else (0.0, 0.0)
+        return AdEMAMix(groups, slow=slow, **usual)
+    capturable = rates_on_device and device.type == "cuda"
+    return OPTIMIZERS[settings.optimizer](groups, fused=True, capturable=capturable, **usual)
 
 
 def empty_slots(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
     """Give every parameter that has none the state it has before the first update."""
     for group in optimizer.param_groups:
-        names = MUON_SLOTS if "parts" in group else ADAM_SLOTS
+        names = MUON_SLOTS if "parts" in group else MIX_SLOTS if "slow" in group else ADAM_SLOTS
         for parameter in group["params"]:
             state = optimizer.state[parameter]
             if not state:

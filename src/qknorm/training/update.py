@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from qknorm.training.ademamix import SLOW, AdEMAMix
 from qknorm.training.flat import Layout, joined
 from qknorm.training.muon import orthogonal_, step_size
 from qknorm.training.update_kernels import add_up_squares, move_means, update_weights
@@ -28,7 +29,7 @@ MEAN = "momentum_buffer"
 
 
 class FlatUpdate:
-    """``torch.optim.Adam``, ``AdamW`` or ``Muon`` by kernels; settings and state stay the optimiser's.
+    """Adam, AdamW, Muon or AdEMAMix by kernels; settings and state stay the optimiser's.
 
     Args:
         optimizer: its state is there for every parameter; its ``step`` is not used.
@@ -47,7 +48,7 @@ class FlatUpdate:
         rounded: Sequence[Tensor | None],
     ) -> None:
         self.clip, self.mean = clip, mean
-        self.decoupled = isinstance(optimizer, torch.optim.AdamW)
+        self.decoupled = isinstance(optimizer, torch.optim.AdamW | AdEMAMix)
         settings = optimizer.param_groups[0]
         self.betas, self.epsilon = settings["betas"], settings["eps"]
         states = [optimizer.state[p] for p in parameters]
@@ -59,6 +60,7 @@ class FlatUpdate:
         self.first = joined([s[MEAN if MEAN in s else "exp_avg"] for s in states])
         # Muon has no second moments; room for them all the same keeps one layout for all buffers.
         self.second = joined([s["exp_avg_sq"] if "exp_avg_sq" in s else s[MEAN].clone() for s in states])
+        self.slow = joined([s[SLOW] for s in states]) if isinstance(optimizer, AdEMAMix) else None
         layout, device = Layout.of(parameters), self.weights.device
         self.rounded = _room_for_rounded(layout, parameters, rounded)
         decays = {id(p): g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
@@ -100,8 +102,11 @@ class FlatUpdate:
         ):
             mine.copy_(torch.where(turned, own, theirs))
 
-    def apply(self, norm: Tensor, skip: Tensor, rate: Tensor, share: Tensor) -> None:
-        """Update at this rate, move the mean by this share; nothing of it where ``skip`` is not 0."""
+    def apply(self, norm: Tensor, skip: Tensor, rate: Tensor, share: Tensor, slow: Tensor) -> None:
+        """Update at this rate, move the mean by this share; nothing of it where ``skip`` is not 0.
+
+        ``slow``: of AdEMAMix's slow mean its weight and how far it moves.
+        """
         self.steps += 1.0 - skip
         corrections = (1.0 - self._powers**self.steps).float()
         turn = self._turn
@@ -116,13 +121,15 @@ class FlatUpdate:
                 orthogonal_(stack)
         mean = self.weights if self.mean is None else self.mean
         rounded = self.weights if self.rounded is None else self.rounded
+        slow_mean = self.weights if self.slow is None else self.slow
         update_weights[(self._pieces,)](
             *self._steps_by, self._decays, turn.factors,
             self._owner, self._begin, self._count, self._place,
-            self.weights, self.first, self.second, mean, rounded,
-            norm, skip, rate, share, corrections,
+            self.weights, self.first, self.second, slow_mean, mean, rounded,
+            norm, skip, rate, share, slow, corrections,
             self.clip, CLIP_EPSILON, *self.betas, self.epsilon,
-            self.decoupled, bool(turn.stacks), self.mean is not None, self.rounded is not None,
+            self.decoupled, bool(turn.stacks), self.slow is not None,
+            self.mean is not None, self.rounded is not None,
             PIECE, self._aligned, num_warps=WARPS,
         )  # fmt: skip
 

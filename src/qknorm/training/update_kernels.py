@@ -44,16 +44,18 @@ def move_means(
 @triton.jit
 def update_weights(
     pointers, halves, decays, factors, owner, begin, count, place,
-    weights, first, second, mean, rounded,
-    norm, skip, rate, share, corrections,
+    weights, first, second, slow, mean, rounded,
+    norm, skip, rate, share, slow_numbers, corrections,
     clip, clip_epsilon,
     beta1: tl.constexpr, beta2: tl.constexpr, epsilon: tl.constexpr,
-    DECOUPLED: tl.constexpr, TURNS: tl.constexpr, HAS_MEAN: tl.constexpr, HAS_ROUNDED: tl.constexpr,
+    DECOUPLED: tl.constexpr, TURNS: tl.constexpr, HAS_SLOW: tl.constexpr,
+    HAS_MEAN: tl.constexpr, HAS_ROUNDED: tl.constexpr,
     PIECE: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """Adam with clipping (the gradient's norm is known by now), the running mean, and rounding.
 
-    Tensors with a factor step by that times what lies where others have their gradient.
+    Tensors with a factor step by that times what lies where others have their gradient. HAS_SLOW: a slow mean
+    of the gradients, too, by ``slow_numbers``, its weight and how far it moves.
     """
     if tl.load(skip) == 0.0:
         piece = tl.program_id(0)
@@ -82,7 +84,13 @@ def update_weights(
             m += (1.0 - beta1) * (gradient - m)
             v = beta2 * v + (1.0 - beta2) * gradient * gradient
             correction1, correction2 = tl.load(corrections), tl.load(corrections + 1)
-            w -= (lr / correction1) * m / (tl.sqrt(v) / tl.sqrt(correction2) + epsilon)
+            step = m / correction1
+            if HAS_SLOW:
+                s = tl.load(slow + at, mask=there, other=0.0)
+                s += tl.load(slow_numbers + 1) * (gradient - s)
+                tl.store(slow + at, s, mask=there)
+                step += tl.load(slow_numbers) * s
+            w -= lr * step / (tl.sqrt(v) / tl.sqrt(correction2) + epsilon)
             tl.store(first + at, m, mask=there)
             tl.store(second + at, v, mask=there)
         tl.store(weights + at, w, mask=there)
