@@ -78,7 +78,7 @@ def test_one_side_alone(files: tuple[Path, Path]) -> None:
         assert kept.sum() == mask.sum()  # the other side has no subwords more
 
 
-def test_rare_words_may_stay_as_they_are(files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_rare_words_may_stay_as_they_are(tmp_path: Path) -> None:
     """Rare on their own side: what the other has does not count."""
     lines = [["window lower"] * 20 + ["lowest"] * 9, ["lowest tiefer"] * 10 + ["fenster"] * 19]
     files = tmp_path / "s", tmp_path / "t"
