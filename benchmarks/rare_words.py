@@ -10,11 +10,13 @@ source too, how many it has, copied whole. The folders are run folders or what i
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from qknorm.analysis import words
 from qknorm.data import text
+from qknorm.errors import UserError
 from qknorm.scoring import Kind
 
 RARE = 10
@@ -63,4 +65,8 @@ def main(given: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
