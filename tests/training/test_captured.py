@@ -57,8 +57,9 @@ def run_steps(
     averaging = Averaging(settings, model)
     batches = some_batches()
     said: list[str] = []
+    source_subwords = torch.arange(VOCABULARY) < VOCABULARY - 4
     if kind == "plain":
-        step = Step(model, settings, device, averaging)
+        step = Step(model, settings, device, averaging, source_subwords=source_subwords)
     else:
         compiles = kind != "flat"
         step = CapturedStep(
@@ -70,6 +71,7 @@ def run_steps(
             Room.of(batches.corpus, batches.budget),
             said.append,
             compiles,
+            source_subwords=source_subwords,
         )
     step.prepare(batches.largest())
     found = []
@@ -79,6 +81,8 @@ def run_steps(
             batches.batch(int(order[(number * settings.accumulate + i) % len(batches)]))
             for i in range(settings.accumulate)
         ]
+        if settings.backward:  # in no order
+            chosen = [batch._replace(backward=bool(batch.source_tokens % 2)) for batch in chosen]
         step.update(chosen, 1e-3 * min(1, number / 10), number)
         found += step.outcomes()
     found += step.outcomes(wait=True)
@@ -132,6 +136,30 @@ def test_the_loss_is_that_of_the_models_logits(fix_norm: bool) -> None:
     smooth = -logs[:, allowed].mean(1).sum()
     torch.testing.assert_close(nll, expected)
     torch.testing.assert_close(loss, 0.9 * expected + 0.1 * smooth)
+
+
+def test_backward_is_the_other_language_and_the_other_subwords() -> None:
+    settings, model = TrainingSettings(label_smoothing=0.0, backward=0.5), a_model().eval()
+    batch = some_batches().batch(2)._replace(backward=True)
+    may = torch.arange(VOCABULARY) < VOCABULARY - 4
+    step = Step(model, settings, CPU, Averaging(settings, model), source_subwords=may)
+    inputs = step.inputs(batch)
+    _, nll = step.loss(inputs)
+    hidden = model.decode(inputs.given, *model.encode(inputs.source, language=1), language=0)
+    logs = model.embedding.project(hidden).masked_fill(~may, -torch.inf).log_softmax(2)
+    real = inputs.wanted != PAD
+    torch.testing.assert_close(nll, -logs[real].gather(1, inputs.wanted[real][:, None]).sum())
+    forward = step.loss(step.inputs(batch._replace(backward=False)))[1]
+    assert abs(forward - nll) > 0.1
+
+
+def test_flat_equals_plain_in_both_directions() -> None:
+    settings = TrainingSettings(average="ema", ema_decay=0.9, backward=0.5)
+    plain = run_steps("plain", settings)[0]
+    assert_same(run_steps("flat", settings)[0], plain, 1e-5)
+    one_way = run_steps("plain", TrainingSettings(average="ema", ema_decay=0.9))[0]
+    apart = [abs(a.loss / b.loss - 1) for a, b in zip(one_way, plain, strict=True)]
+    assert max(apart) > 1e-3, "directions make a difference"
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
@@ -405,21 +433,26 @@ def test_where_one_kernel_fails_on_a_gpu_training_goes_on_without_any(
 @gpu
 @needs_gpu
 @pytest.mark.parametrize(
-    ("precision", "accumulate", "optimizer"),
+    ("precision", "accumulate", "optimizer", "backward"),
     [
-        ("float32", 1, "adam"),
-        ("bfloat16", 2, "adam"),
-        ("float32", 1, "ademamix"),
-        ("bfloat16", 1, "ademamix"),
-        ("float32", 1, "muon"),
-        ("bfloat16", 1, "muon"),
+        ("float32", 1, "adam", 0.0),
+        ("bfloat16", 2, "adam", 0.0),
+        ("float32", 1, "adam", 0.5),
+        ("bfloat16", 1, "adam", 0.5),
+        ("float32", 2, "adam", 0.5),
+        ("float32", 1, "ademamix", 0.0),
+        ("bfloat16", 1, "ademamix", 0.0),
+        ("float32", 1, "muon", 0.0),
+        ("bfloat16", 1, "muon", 0.0),
     ],
 )
-def test_captured_equals_plain_on_a_gpu(precision: str, accumulate: int, optimizer: str) -> None:
+def test_captured_equals_plain_on_a_gpu(
+    precision: str, accumulate: int, optimizer: str, backward: float
+) -> None:
     """Float32 to 1e-5, or 1e-3 with Muon's bfloat16 products; bfloat16, which rounds at 2⁻⁸, to 1%."""
     settings = TrainingSettings.model_validate(
         {"precision": precision, "accumulate": accumulate, "optimizer": optimizer, "average": "ema"}
-        | {"max_steps": STEPS}
+        | {"max_steps": STEPS, "backward": backward}
     )
     device = torch.device("cuda", 0)
     plain = run_steps("plain", settings, device)[0]

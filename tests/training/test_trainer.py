@@ -214,6 +214,7 @@ def test_killed_anywhere_it_ends_with_the_same_weights(finished, corpus, cache, 
         ("last", "subwords.dropout=0.1"),
         ("ema", "training.batching=mixed"),
         ("ema", "training.optimizer=ademamix training.max_steps=9"),
+        ("none", "training.backward=0.5 training.backward_passes=2"),
     ],
 )
 @pytest.mark.parametrize("stop", [3, 5])

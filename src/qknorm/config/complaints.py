@@ -36,7 +36,7 @@ def _explained(fault: dict[str, Any]) -> tuple[str, str]:
     key = ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "value_error":
         # A rule across settings begins with the name of the one to blame.
-        text = f"{key}.{fault['ctx']['error']}"
+        text = f"{key}.{fault['ctx']['error']}".removeprefix(".")
         return text.split()[0], text
     if fault["type"] in _UNKNOWN:
         return key, unknown(key)

@@ -122,6 +122,12 @@ class TrainingSettings(Settings):
     pass: an augmentation for little text (Nguyen, Murray & Chiang 2021)."""
     concatenate_passes: Count | None = None
     """Passes over the training text with such couples, the first of all; not set: all of them."""
+    backward: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the training sentences, drawn anew in every pass, that are learned the other way round, target
+    to source: the model then begins with both directions (Ding, Wu & Tao 2021). Without BPE-dropout; needs
+    model.languages, which tell the directions apart."""
+    backward_passes: Count | None = None
+    """Passes over the training text with such sentences, the first of all; not set: all of them."""
     accumulate: Count = 1
     """Batches whose gradients are added up before each update."""
     epoch_batches: Count | None = None
@@ -231,3 +237,9 @@ class Recipe(Settings):
     model: ModelSettings = ModelSettings()
     training: TrainingSettings = TrainingSettings()
     decoding: DecodingSettings = DecodingSettings()
+
+    @model_validator(mode="after")
+    def _check(self) -> Recipe:
+        if self.training.backward > 0 and self.model.languages < 2:
+            raise ValueError("model.languages must be 2 where training.backward is above 0")
+        return self

@@ -30,6 +30,8 @@ class Batch(NamedTuple):
     source_tokens: int
     """Source positions that are not padding, EOS included."""
     target_tokens: int
+    backward: bool = False
+    """Whether this is translating the other way: ``source`` is what the corpus has as target."""
 
 
 class SourceBatch(NamedTuple):
@@ -159,6 +161,40 @@ class MixedBatches(Batches):
             target=float(target.mean()),
             both=float((source.mean() + target.mean()) / 2),
         )
+
+
+class BothWays(Batches):
+    """The batches of one pass in both directions, at random among each other."""
+
+    def __init__(self, forward: Batches, backward: Batches) -> None:
+        """``backward`` is of pairs that are turned round."""
+        self._ways = (forward, backward)
+        self.budget = forward.budget
+        self.seed = forward.seed
+        self.dropped = forward.dropped + backward.dropped
+
+    def __len__(self) -> int:
+        return sum(map(len, self._ways))
+
+    @cached_property
+    def target_tokens(self) -> Rows:
+        return np.concatenate([way.target_tokens for way in self._ways])
+
+    def batch(self, number: int) -> Batch:
+        forward, backward = self._ways
+        if number < len(forward):
+            return forward.batch(number)
+        return backward.batch(number - len(forward))._replace(backward=True)
+
+    def fullness(self) -> Fullness:
+        """The mean over all batches."""
+        shares = np.array([way.fullness() for way in self._ways if len(way)])
+        weights = [len(way) for way in self._ways if len(way)]
+        return Fullness(*np.average(shares, axis=0, weights=weights).tolist())
+
+    def largest(self) -> Batch:
+        found = [way.largest() for way in self._ways if len(way)]
+        return max(found, key=lambda batch: batch.source.size + batch.target_in.size)
 
 
 def most_sentences(budget: int) -> int:

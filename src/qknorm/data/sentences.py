@@ -47,6 +47,11 @@ class Sentences:
         lengths = self.offsets[indices + 1] - starts
         return self.ids[ranges(starts, lengths)], lengths
 
+    def chosen(self, indices: NDArray[np.integer[Any]]) -> "Sentences":
+        """The chosen sentences, in the order asked."""
+        ids, lengths = self.take(indices)
+        return Sentences(ids, offsets_of(lengths))
+
 
 @dataclass(frozen=True)
 class EncodedPairs:
@@ -64,6 +69,14 @@ class EncodedPairs:
 
     def __getitem__(self, index: int) -> tuple[Ids, Ids]:
         return self.source[index], self.target[index]
+
+    def take(self, indices: NDArray[np.integer[Any]]) -> "EncodedPairs":
+        """The chosen pairs, in the order asked."""
+        return EncodedPairs(*(side.chosen(indices) for side in (self.source, self.target)))
+
+    def turned(self) -> "EncodedPairs":
+        """The same pairs the other way round."""
+        return EncodedPairs(self.target, self.source)
 
     def lengths(self, side: Side) -> NDArray[np.int64]:
         """(N,) subwords in each sentence of a side."""

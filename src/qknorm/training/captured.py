@@ -13,6 +13,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,9 @@ class CapturedStep(Step):
         say: Callable[[str], None],
         compiles: bool = True,
         cache: Path | None = None,
+        source_subwords: Tensor | None = None,
     ) -> None:
-        super().__init__(model, settings, device, averaging, workers)
+        super().__init__(model, settings, device, averaging, workers, source_subwords)
         self.room = room
         self.say = say
         if cache is not None:
@@ -99,7 +101,7 @@ class CapturedStep(Step):
         self._sums = torch.zeros(2, device=device)  # loss and nll of the batches of this update
         self._gradients: list[Tensor] = []  # summed over the batches of this update, where there are several
         self._arrange()
-        self._take: Callable[[], object] = self._learn  # what is done for each batch …
+        self._takes: list[Callable[[], object]] = []  # what is done for each batch, by its direction …
         self._end: Callable[[], object] = self._finish  # … and at the end of an update
         self._sent = 0
         self._graphs: list[torch.cuda.CUDAGraph] = []
@@ -153,13 +155,13 @@ class CapturedStep(Step):
             self.averaging.join()
         if self.compiles and not (self.fused and self._fuses_loss()):  # kernels leave nothing to compile
             self._compile()
-        if self.accumulates:
-            self._take, self._end = self._learn, self._finish
-        else:
-            self._take, self._end = self._whole, lambda: None
+        work: Callable[[bool], object] = self._learn if self.accumulates else self._whole
+        self._takes = [partial(work, way) for way in self.ways]
+        self._end = self._finish if self.accumulates else lambda: None
         for _ in range(WARM_UP):
-            self._take()
-            self._end()
+            for take in self._takes:
+                take()
+                self._end()
 
     def _do_without_kernels(self, error: Exception) -> None:
         """Triton works, but not for all that is needed here (too old a GPU): go on as if it did not."""
@@ -181,7 +183,7 @@ class CapturedStep(Step):
             self._body.train()
         for batch in batches:
             self._send(batch, rate, tokens, weight, step)
-            self._take()
+            self._takes[batch.backward]()
         if self.workers.size > 1:
             if not batches:
                 self._send(None, rate, 1, weight, step)
@@ -211,7 +213,7 @@ class CapturedStep(Step):
     def inputs(self, batch: Batch) -> Inputs:
         flat = np.empty(self.room.size, np.int32)
         self.room.pack(batch, flat)
-        return self.room.unpack(torch.from_numpy(flat).to(self.device))
+        return self.room.unpack(torch.from_numpy(flat).to(self.device))._replace(backward=batch.backward)
 
     def _send(self, batch: Batch | None, rate: float, tokens: int, weight: float, step: int) -> None:
         """Start copying a batch, and the numbers that go with it, to the device."""
@@ -229,12 +231,12 @@ class CapturedStep(Step):
         if self._copied:
             self._copied[turn].record()
 
-    def _learn(self) -> list[Tensor]:
+    def _learn(self, backward: bool = False) -> list[Tensor]:
         """Forward and backward of the batch in the buffers; the gradients of this update so far."""
         if self._halves is not None and self._flat is None:
             self._halves.follow()
         with self._weights_aside():
-            loss, nll = self._loss(self._inputs)
+            loss, nll = self._loss(self._inputs._replace(backward=backward))
             gradients = list(torch.autograd.grad(loss * self._numbers[SHARE], self._learned))
         if self._halves is not None and (self._flat is None or self.accumulates):
             gradients = self._halves.widened(gradients)
@@ -314,15 +316,15 @@ class CapturedStep(Step):
     def _finish(self) -> None:
         self._apply(self._gradients)
 
-    def _whole(self) -> None:
-        self._apply(self._learn())
+    def _whole(self, backward: bool = False) -> None:
+        self._apply(self._learn(backward))
 
     def _capture(self) -> None:
         """Record the whole update, or where it has several batches its two parts, to be replayed."""
         try:
-            take = self._recorded(self._take)
+            takes: list[Callable[[], object]] = [self._recorded(take) for take in self._takes]
             self._end = self._recorded(self._end) if self.accumulates else self._end
-            self._take = take
+            self._takes = takes
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -330,6 +332,8 @@ class CapturedStep(Step):
 
     def _recorded(self, work: Callable[[], object]) -> Callable[[], None]:
         torch.cuda.synchronize(self.device)
+        if self._flat is not None:
+            self._flat.point_anew()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._graphs[0].pool() if self._graphs else None):
             work()

@@ -35,13 +35,16 @@ class Inputs(NamedTuple):
     wanted: Tensor  # the target's subwords, then EOS; PAD where nothing is wanted
     source_packing: Packing | None = None
     target_packing: Packing | None = None
+    backward: bool = False
+    """Whether the languages are the other way round."""
 
 
 def padded_inputs(batch: Batch, device: torch.device, copies: int = 1) -> Inputs:
     def sent(ids: NDArray[np.int64], times: int) -> Tensor:
         return torch.from_numpy(np.tile(ids, (times, 1))).to(device, non_blocking=True)
 
-    return Inputs(sent(batch.source, copies), sent(batch.target_in, copies), sent(batch.target_out, 1))
+    source, given = (sent(ids, copies) for ids in (batch.source, batch.target_in))
+    return Inputs(source, given, sent(batch.target_out, 1), backward=batch.backward)
 
 
 class Room(NamedTuple):
@@ -93,7 +96,8 @@ class Room(NamedTuple):
     def unpack(self, flat: Tensor) -> Inputs:
         """Views into a tensor that ``pack`` has filled."""
         source, given, wanted, *bounds = torch.split(flat, self._sizes())
-        return Inputs(source, given, wanted, *(Packing(b, self.longest) for b in bounds))
+        source_packing, target_packing = (Packing(b, self.longest) for b in bounds)
+        return Inputs(source, given, wanted, source_packing, target_packing)
 
     def _sizes(self) -> list[int]:
         """Of source, given, wanted, and the bounds of source and target."""

@@ -9,16 +9,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import NamedTuple
 
+import numpy as np
+
 from qknorm.config import TrainingSettings
 from qknorm.data import Batch, Batches, BpeDropout, EncodedPairs
-from qknorm.data.batches import MixedBatches
+from qknorm.data.batches import BothWays, MixedBatches
 from qknorm.data.concatenation import concatenated
 from qknorm.workers import Workers, share_out
 
 AHEAD = 16
 """Updates whose batches are made before they are asked for."""
-CONCATENATION = 61
-"""Tells the random numbers of couples from those of batches."""
+CONCATENATION, DIRECTION = 61, 67
+"""Tell the random numbers of couples, and of directions, from those of batches."""
 
 
 class Update(NamedTuple):
@@ -37,8 +39,8 @@ class Passes:
     """Pass after pass from the seed and its number alone.
 
     With BPE-dropout each pass has the same text in other subwords: other lengths, other batches. So it has
-    with mixed batches, and where sentences are concatenated. The next one is then made in the background
-    while a pass is used.
+    with mixed batches, where sentences are concatenated, and where some are turned round. The next one is
+    then made in the background while a pass is used.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class Passes:
         self._dropout_passes = dropout_passes
         self._corpus = corpus
         mixed = settings.batching == "mixed"
-        varies = dropout is not None or mixed or settings.concatenate > 0.0
+        varies = dropout is not None or mixed or settings.concatenate > 0.0 or settings.backward > 0.0
         self._fixed = None if varies else self._cut(corpus, 0)
         self._made: dict[int, Future[Batches]] = {}
         self._maker = ThreadPoolExecutor(1, "qknorm-pass")
@@ -112,6 +114,15 @@ class Passes:
         settings, corpus = self._settings, self._corpus
         if self._dropout is not None and _among_first(number, self._dropout_passes):
             corpus = self._dropout.pairs(number)
+        if settings.backward == 0.0 or not _among_first(number, settings.backward_passes):
+            return self._one_way(corpus, number)
+        order = np.random.default_rng([settings.seed, number, DIRECTION]).permutation(len(corpus))
+        back, forth = np.split(order, [round(settings.backward * len(corpus))])
+        turned = self._corpus.take(back).turned()
+        return BothWays(self._one_way(corpus.take(forth), number), self._one_way(turned, number))
+
+    def _one_way(self, corpus: EncodedPairs, number: int) -> Batches:
+        settings = self._settings
         if settings.concatenate > 0.0 and _among_first(number, settings.concatenate_passes):
             seed = [settings.seed, number, CONCATENATION]
             corpus = concatenated(corpus, settings.concatenate, settings.batch_tokens - 1, seed)

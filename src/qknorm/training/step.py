@@ -67,7 +67,9 @@ class Step:
         device: torch.device,
         averaging: Averaging,
         workers: Workers | None = None,
+        source_subwords: Tensor | None = None,
     ) -> None:
+        """``source_subwords``, (V,), are those of the source side, for batches that go backward."""
         self.model = model
         self.settings = settings
         self.device = device
@@ -76,8 +78,11 @@ class Step:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = make_optimizer(model, settings, device, self.rates_on_device)
         self.half = uses_bfloat16(settings.precision, device)
-        mask = model.target_subwords
-        self.allowed = None if mask is None else Allowed.of(mask)
+        self.allowed = [
+            None if mask is None else Allowed.of(mask.to(device))
+            for mask in (model.target_subwords, source_subwords)
+        ]
+        """What is predicted forward, and what backward."""
         self._done: list[Outcome] = []
 
     def prepare(self, largest: Batch) -> None:
@@ -85,8 +90,9 @@ class Step:
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices):
             self.model.train()
-            loss, _ = self.loss(self.inputs(largest))
-            torch.autograd.backward(loss)
+            for way in self.ways:
+                loss, _ = self.loss(self.inputs(largest._replace(backward=way)))
+                torch.autograd.backward(loss)
         self.optimizer.zero_grad(set_to_none=True)
 
     def update(self, batches: Sequence[Batch], rate: float, step: int) -> None:
@@ -120,6 +126,11 @@ class Step:
         self.optimizer.zero_grad(set_to_none=True)
         self._done.append(Outcome(step, rate, int(joined), loss, nll, norm, finite))
 
+    @property
+    def ways(self) -> tuple[bool, ...]:
+        """Whether batches go backward: the kinds there are."""
+        return (False, True) if self.settings.backward > 0 else (False,)
+
     def outcomes(self, wait: bool = False) -> list[Outcome]:
         """What came of updates since the last call, in their order."""
         done, self._done = self._done, []
@@ -135,29 +146,33 @@ class Step:
     def loss(self, inputs: Inputs, model: Transformer | None = None) -> tuple[Tensor, Tensor]:
         """Summed smoothed loss and negative log-likelihood of a batch, by the model or one in its place."""
         model = self.model if model is None else model
-        source, given, wanted, source_packing, target_packing = inputs
+        source, given, wanted, source_packing, target_packing, backward = inputs
+        languages = (1, 0) if backward else (0, 1)
         with self.precision():
-            memory, padding = model.encode(source, source_packing)
-            hidden = model.decode(given, memory, padding, target_packing, source_packing)
+            memory, padding = model.encode(source, source_packing, languages[0])
+            hidden = model.decode(given, memory, padding, target_packing, source_packing, languages[1])
             real: Tensor | None = wanted != PAD
             if target_packing is None:  # leave padding out, which flat buffers have next to none of
                 hidden = hidden.view(self.settings.passes, *wanted.shape, -1)[:, real].flatten(0, 1)
                 wanted, real = wanted[real], None
-            return self.head(hidden, wanted, real)
+            return self.head(hidden, wanted, real, backward)
 
-    def head(self, hidden: Tensor, wanted: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
+    def head(
+        self, hidden: Tensor, wanted: Tensor, real: Tensor | None, backward: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """The loss, given the decoder's last hidden states."""
-        wanted = place_of(wanted, self.allowed)
+        wanted = place_of(wanted, self.allowed[backward])
         smoothing, agreement = self.settings.label_smoothing, self.settings.r_drop
         dtype = product_dtype(hidden) if can_fuse_loss(hidden) else self.model.embedding.weight.dtype
-        return loss_over(hidden, *self.output(dtype), wanted, smoothing, real, agreement)
+        return loss_over(hidden, *self.output(dtype, backward), wanted, smoothing, real, agreement)
 
-    def output(self, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    def output(self, dtype: torch.dtype, backward: bool = False) -> tuple[Tensor, Tensor | None]:
         """The output projection's rows, in ``dtype``, and biases, of the subwords the target side has.
 
         The others are left out rather than masked, and so cost nothing.
         """
-        embedding, ids = self.model.embedding, None if self.allowed is None else self.allowed.ids
+        embedding, allowed = self.model.embedding, self.allowed[backward]
+        ids = None if allowed is None else allowed.ids
         bias: Tensor | None = embedding.bias
         if bias is not None and ids is not None:
             bias = bias.index_select(0, ids)

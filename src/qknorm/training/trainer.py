@@ -248,14 +248,21 @@ class Trainer:
 
     def _make_step(self) -> Step:
         arguments = (self.model, self.settings, self.device, self.averaging, self.workers)
+        source_subwords = torch.from_numpy(self.prepared.subwords.source_mask)
         if self.device.type != "cuda":
-            return Step(*arguments)
+            return Step(*arguments, source_subwords)
         from qknorm.training.captured import CapturedStep  # slow: see warm_up
 
         mixed = self.settings.batching == "mixed"
         text, budget = self.prepared.encoded["train"], self.settings.batch_tokens
         room = Room.of(text, budget, mixed, self.settings.passes)
-        return CapturedStep(*arguments, room, self.progress.warn, cache=cache_folder() / "compiled")
+        return CapturedStep(
+            *arguments,
+            room,
+            self.progress.warn,
+            cache=cache_folder() / "compiled",
+            source_subwords=source_subwords,
+        )
 
     def _update(self, batches: list[Batch]) -> None:
         begun = time.perf_counter()

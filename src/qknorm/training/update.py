@@ -67,12 +67,11 @@ class FlatUpdate:
         self._decays = torch.tensor([decays[id(p)] for p in parameters], device=device)
         self._lay_out(layout, [p.numel() for p in parameters], device)
         self._powers = torch.tensor(self.betas, dtype=torch.float64, device=device)
-        self._addresses = torch.zeros(len(parameters), dtype=torch.int64, device=device)
-        self._halves = torch.zeros(len(parameters), dtype=torch.int32, device=device)
         self._pointed: tuple[list[int], list[bool]] = [], []
         self._aligned = False
         self._turn = _Turned.of(optimizer, parameters)
-        self._steps_by = torch.zeros_like(self._addresses), torch.zeros_like(self._halves)
+        self._tables: list[tuple[Tensor, ...]] = []
+        self.point_anew()
 
     def follow(self) -> None:
         """Round the weights as they are now."""
@@ -90,6 +89,13 @@ class FlatUpdate:
             PIECE, self._aligned,
         )  # fmt: skip
         return self._parts.sum().sqrt()
+
+    def point_anew(self) -> None:
+        """From here on keep addresses apart from those so far, which an earlier graph goes on using."""
+        zeros = torch.zeros_like(self._decays)
+        addresses, halves = zeros.to(torch.int64), zeros.to(torch.int32)
+        self._addresses, self._halves, self._steps_by = addresses, halves, (addresses.clone(), halves.clone())
+        self._tables.append((self._addresses, self._halves, *self._steps_by))
 
     def point(self) -> None:
         """Tell the kernels where the gradients lie; after capture they lie there in every replay."""
