@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -116,10 +117,9 @@ def test_trainings_at_a_time_are_counted(measured, capfd):
     assert "| in turns | 64 | 2 |" in capfd.readouterr().out
 
 
-def test_a_recipe_against_the_clock(monkeypatch, tmp_path, capsys):
-    """Timed, shown in tables, and kept without its weights."""
-    import speedrun
-
+@pytest.fixture
+def small_recipe(monkeypatch, tmp_path):
+    """One that is trained in a second, with its text."""
     for name, count in (("train", 60), ("dev", 6), ("test", 5)):
         for side in ("en", "gl"):
             text = "".join(f"{side} {name} {n} says word{n % 7} {side}{n % 5}\n" for n in range(count))
@@ -131,8 +131,78 @@ def test_a_recipe_against_the_clock(monkeypatch, tmp_path, capsys):
         "training: {max_steps: 4, epoch_batches: 2, batch_tokens: 64}\n"
     )
     monkeypatch.setenv("QKNORM_CACHE", str(tmp_path / "cache"))
+    return recipe
+
+
+def test_variants_are_compared_on_dev_text(monkeypatch, tmp_path, capsys, small_recipe):
+    """Side by side, without the test text; one that fails says why, and the others are shown."""
+    import sweep
+
     kept = tmp_path / "kept"
-    monkeypatch.setattr(sys, "argv", ["speedrun", str(recipe), "--set", "training.seed=7", f"--keep={kept}"])
+    words = [
+        "--set",
+        "training.seed=7",
+        "--variant",
+        "as it is",
+        "--variant",
+        "fast: training.learning_rate=1",
+    ]
+    words += ["--variant", "not so: model.heads=3", f"--keep={kept}"]
+    monkeypatch.setattr(sys, "argv", ["sweep", str(small_recipe), *words])
+    sweep.main()
+    said = capsys.readouterr().out
+    assert "not so failed: error: " in said and "heads" in said
+    assert "| as it is |  | 4 | " in said and "| fast | `training.learning_rate=1` | 4 | " in said
+    assert "| not so | no epoch was finished |" in said
+    assert said.count("| update | 2 | 4 |") == 2
+    assert {path.name for path in kept.iterdir()} == {"as-it-is", "fast"}
+    histories = [(kept / name / "history.jsonl").read_text() for name in ("as-it-is", "fast")]
+    assert histories[0] != histories[1]
+    for folder in kept.iterdir():
+        assert not (folder / "hypotheses" / "test.txt").exists()
+        assert not any(str(tmp_path) in path.read_text() for path in folder.rglob("*.*"))
+        assert "seed: 7" in (folder / "recipe.yaml").read_text()
+    with pytest.raises(SystemExit) as refused:
+        sweep.main()
+    assert refused.value.code == 2 and "is there already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--variant", "a", "--variant", "a"], "the same name"),
+        (["--variant", "a: heads"], "is not of the form"),
+        (["--variant", "a", "--set", "data.folder=nowhere"], "nowhere has no train.en"),
+    ],
+)
+def test_variants_that_cannot_be_are_refused(monkeypatch, tmp_path, capsys, small_recipe, words, why):
+    import sweep
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["sweep", str(small_recipe), *words])
+    with pytest.raises(SystemExit) as refused:
+        sweep.main()
+    assert refused.value.code == 2 and why in capsys.readouterr().err
+
+
+def test_variants_that_outlast_their_time_are_stopped(tmp_path):
+    import sweep
+
+    waiting = "import time\ntry: time.sleep(600)\nexcept KeyboardInterrupt: pass"
+    commands = {name: [sys.executable, "-c", code] for name, code in (("long", waiting), ("short", "1"))}
+    begun = time.monotonic()
+    assert sweep.train_all(commands, 4.0, tmp_path) == {"long": None, "short": 0}
+    assert 4.0 <= time.monotonic() - begun < 60.0
+
+
+def test_a_recipe_against_the_clock(monkeypatch, tmp_path, capsys, small_recipe):
+    """Timed, shown in tables, and kept without its weights."""
+    import speedrun
+
+    kept = tmp_path / "kept"
+    monkeypatch.setattr(
+        sys, "argv", ["speedrun", str(small_recipe), "--set", "training.seed=7", f"--keep={kept}"]
+    )
     speedrun.main()
     said = capsys.readouterr().out
     scores = json.loads((kept / "hypotheses" / "scores.json").read_text())
