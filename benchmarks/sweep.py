@@ -57,7 +57,7 @@ class Variant(NamedTuple):
 
 
 def without_test(recipe: Recipe, folder: Path) -> list[str]:
-    """Settings by which a recipe reads its train and dev text, through links in a folder, and no test text."""
+    """Settings for a recipe to read its train and dev text, through links in a folder, no test text."""
     splits = recipe.data.paths()
     if splits.dev is None:
         raise UserError("The recipe names no dev text, on which variants are compared.")
