@@ -47,6 +47,8 @@ def alike(one: Run, other: Run) -> None:
 
 
 CHILD = """
+import torch
+
 from qknorm.config import load_recipe
 from qknorm.training import Trainer, train
 from qknorm.training.captured import CapturedStep
@@ -59,7 +61,8 @@ update, done = Step.update, []
 def flat(self):
     room = Room.of(self.prepared.encoded["train"], self.settings.batch_tokens)
     about = self.model, self.settings, self.device, self.averaging, self.workers
-    return CapturedStep(*about, room, print, compiles=False)
+    source_subwords = torch.from_numpy(self.prepared.subwords.source_mask)
+    return CapturedStep(*about, room, print, compiles=False, source_subwords=source_subwords)
 
 def asking(self, batches, rate, step):
     done.append(rate)
@@ -89,7 +92,7 @@ def home(tmp_path_factory) -> Path:
     """
     folder = tmp_path_factory.mktemp("home")
     settings = ("training.accumulate=3", "training.epoch_batches=7", "training.average=ema")
-    settings += ("subwords.dropout=0.1",)
+    settings += ("subwords.dropout=0.1", "training.backward=0.3", "training.backward_passes=2")
     text = write_corpus(folder / "text")
     for name, more in (("recipe", STEADY), ("dropout", ())):
         (folder / f"{name}.yaml").write_text(dump_recipe(tiny_recipe(text, *settings, *more)))
