@@ -21,6 +21,17 @@ def a_study(places: np.ndarray, layers: int) -> HeadStudy:
     return HeadStudy("run", "dev", 1, 1.0, dict.fromkeys(KINDS, kind))
 
 
+def test_in_a_crowd_only_heads_with_room_have_names():
+    rng = np.random.default_rng(2)
+    places = np.concatenate([rng.normal(size=(90, 2)) * 0.05, rng.normal(size=(6, 2))])
+    figure = map_figure([a_study(places, layers=6)])
+    figure.draw_without_rendering()
+    names = [each for each in figure.axes[0].texts if isinstance(each, Annotation)]
+    assert 8 < len(names) < 70 and {"6.16", "6.15", "6.11"} <= {each.get_text() for each in names}
+    boxes = [each.get_window_extent() for each in names]
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+
+
 def test_names_of_heads_neither_overlap_nor_leave_the_map():
     """Also of heads that lie on top of each other, and at the edges."""
     places = np.array([[0.0, 0.0], [0.0, 0.0], [0.5, 0.4], [0.51, 0.4], [-0.6, 0.1], [0.1, -0.5]])

@@ -16,6 +16,8 @@ from qknorm.analysis.weights import KINDS
 
 RUNS = ("#2166ac", "#d6604d")
 """The colour of the first run, and of the second."""
+NEAREST = 6.0
+"""Points that a name keeps from other names and dots."""
 SIDES = np.array([(9, 5), (-9, 5), (9, -5), (-9, -5), (0, 8), (0, -8), (11, 0), (-11, 0)])
 """Where the name of a dot may stand, in points from it; the first is the best."""
 STYLE: dict[Any, Any] = {
@@ -98,15 +100,15 @@ def _square(places: Any) -> tuple[Any, Any]:
 
 
 def _name_heads(axes: Any, heads: KindStudy) -> None:
-    """Write layer.head beside each dot where there is most room: far from other dots and names."""
+    """Write layer.head beside each dot, where other dots and names are farthest, if they are far enough."""
     H = heads.measures["entropy"].shape[1]
     points = axes.transData.transform(heads.places) * 72 / axes.figure.dpi  # (N, 2)
-    if len(points) > 48:
-        return
     taken = list(points)
     for place, point in enumerate(points):
         others = np.array([each for i, each in enumerate(taken) if i != place] or [point - 99])
         away = [np.linalg.norm((others - point - side) / (1.6, 1), axis=1).min() for side in SIDES]
+        if max(away) < NEAREST:
+            continue
         side = SIDES[int(np.argmax(np.minimum(away, 9.0)))]  # the first that is far enough
         taken.append(point + side)
         name = f"{place // H + 1}.{place % H + 1}"

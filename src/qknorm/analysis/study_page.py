@@ -68,7 +68,7 @@ def page(studies: Sequence[HeadStudy], compared: Sequence[Contrast]) -> str:
         "## Which heads attend alike",
         "![a map of the heads](map.png)",
         "Heads near each other attend alike: classical scaling of Jensen–Shannon distances; colours are "
-        "layers.",
+        "layers. Where there is room, heads have their names: layer.head.",
     ]
     if _with_importance(studies):
         parts += ["## Which heads are needed", "![the rise of the loss without each head](importance.png)"]
