@@ -460,3 +460,10 @@ def test_ema_and_last_average_the_weights(corpus, cache, tmp_path):
 def test_a_run_folder_that_is_none(tmp_path):
     with pytest.raises(UserError, match=r"is not a run folder .* `qknorm train`"):
         Run.open(tmp_path)
+
+
+def test_settings_without_effect_are_named(corpus, cache, tmp_path, capsys):
+    recipe = tiny_recipe(corpus, "training.backward_passes=3", "training.max_steps=1")
+    train(recipe, tmp_path / "run", device="cpu", progress=Progress(), cache=cache)
+    said = "warning: training.backward_passes=3 has no effect, since training.backward is 0."
+    assert said in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from qknorm.config.catalogue import Setting, settings
 from qknorm.config.changes import Change, changed_settings, recipe_hash
 from qknorm.config.files import SplitPaths
+from qknorm.config.idle import idle_settings
 from qknorm.config.presets import Preset, dev_size, preset
 from qknorm.config.recipe_file import dump_recipe, load_recipe, make_recipe
 from qknorm.config.reference import reference
@@ -29,6 +30,7 @@ __all__ = [
     "changed_settings",
     "dev_size",
     "dump_recipe",
+    "idle_settings",
     "load_recipe",
     "make_recipe",
     "preset",

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from qknorm.config import Recipe, recipe_hash
+from qknorm.config import Recipe, idle_settings, recipe_hash
 from qknorm.data import Batch, Batches, BpeDropout
 from qknorm.data.corpus import write_lines
 from qknorm.errors import LostWorkerError, UserError
@@ -427,6 +427,8 @@ class Trainer:
             f"{len(self.batches)} batches a pass, {full.budget:.1%} full; "
             f"an epoch is {self.epoch_batches} batches"
         )
+        for idle in idle_settings(self.recipe):
+            self.progress.warn(idle)
         if self.settings.batching == "mixed" and self.device.type != "cuda":
             self.progress.warn(
                 "training.batching=mixed is for GPUs: here sentences of all lengths are padded to one."
