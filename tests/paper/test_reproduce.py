@@ -402,6 +402,9 @@ def test_text_of_another_edition_is_marked_as_not_comparable(home, monkeypatch):
 def plain(tmp_path_factory):
     home = tmp_path_factory.mktemp("plain")
     write_paper_corpus(home / "data", "multi30k-de-en")
+    done = reproduce(wish(home, "figure1", systems=["plain-qknorm"]))
+    assert [task.experiment.system.name for task in done.tasks] == ["plain-qknorm"]
+    assert not (home / "results" / "figure1.png").exists(), "one model does not make the picture"
     reproduce(wish(home, "figure1"))
     return home
 

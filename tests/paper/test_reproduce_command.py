@@ -106,6 +106,13 @@ def test_the_command(home, monkeypatch, capsys):
     assert "[4/4] en-vi-qknorm-fast-seed2" in done.err and "recorded" in done.err
 
 
+def test_only_some_systems(home, monkeypatch, capsys):
+    asked = ("reproduce", "table2", "--pairs", "en-vi", "--recipe", "fast", "--runs", "runs", *SETS)
+    done = Command(home, monkeypatch, capsys)(*asked, "--device", "cpu", "--systems", "qknorm")
+    assert done.code == 0 and "[1/1] en-vi-qknorm-fast-seed1" in done.err and "baseline" not in done.err
+    assert "Nguyen and Salazar" in (home / "results" / "table2.md").read_text(), "pages have all rows"
+
+
 def test_stopped_outside_training_it_says_so(home, monkeypatch, capsys):
     def stopping(*_, **__):
         raise KeyboardInterrupt
@@ -122,6 +129,10 @@ def test_stopped_outside_training_it_says_so(home, monkeypatch, capsys):
     [
         (["table9"], '"table9" is not a target'),
         (["table2", "--pairs", "en-xx"], '"en-xx" is not a pair'),
+        (
+            ["table4", "--systems", "heads-3"],
+            '"heads-3" is not a system of these rows; choose from heads-2, ',
+        ),
         (["table2", "--seeds", "one"], "not a list of whole numbers"),
         (["table2", "--set", "training.sed=1"], "the nearest is training.seed"),
     ],

@@ -33,6 +33,10 @@ def reproduce(
     pairs: Annotated[
         str | None, typer.Option(metavar="PAIR,…", help="Only rows of these pairs, such as en-vi,gl-en.")
     ] = None,
+    systems: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,…", help="Only rows of these systems, such as qknorm,baseline,heads-16."),
+    ] = None,
     seeds: Annotated[str, typer.Option(metavar="SEED,…", help="Train each row with each of these.")] = "1",
     recipe: Annotated[
         RecipeKind, typer.Option(help="The paper's settings, or those that train in minutes.")
@@ -67,13 +71,16 @@ def reproduce(
       qknorm reproduce table6 --recipe fast --jobs 2
       qknorm reproduce all --pages-only
     """
-    from qknorm.paper import Wish, check_overrides, choose_targets
+    from qknorm.paper import Wish, check_overrides, check_systems, choose_targets
     from qknorm.paper import reproduce as reproduce_rows
 
-    wanted = _listed(pairs)
+    wanted, named = _listed(pairs), _listed(systems)
+    targets = choose_targets(target, wanted)
+    check_systems(named, targets, wanted)
     wish = Wish(
-        targets=choose_targets(target, wanted),
+        targets=targets,
         pairs=wanted,
+        systems=named,
         seeds=_seeds(seeds),
         kind=recipe.value,
         overrides=check_overrides(overrides or []),

@@ -119,9 +119,21 @@ def choose_targets(name: str, pairs: Sequence[str]) -> list[Target]:
     return chosen
 
 
-def wanted_rows(target: Target, pairs: Sequence[str]) -> list[Row]:
-    """Rows of the wanted pairs; without any named, all rows."""
-    return [row for row in target.rows if not pairs or row.pair in pairs]
+def wanted_rows(target: Target, pairs: Sequence[str], systems: Sequence[str] = ()) -> list[Row]:
+    """Rows of the wanted pairs and systems; without any named, all rows."""
+    return [
+        row
+        for row in target.rows
+        if (not pairs or row.pair in pairs) and (not systems or row.system.name in systems)
+    ]
+
+
+def check_systems(systems: Sequence[str], targets: Sequence[Target], pairs: Sequence[str]) -> None:
+    """Refuse systems that no row wanted is of."""
+    have = list(dict.fromkeys(row.system.name for target in targets for row in wanted_rows(target, pairs)))
+    for system in systems:
+        if system not in have:
+            raise UserError(f'"{system}" is not a system of these rows; choose from {", ".join(have)}.')
 
 
 def check_overrides(overrides: Sequence[str]) -> tuple[str, ...]:

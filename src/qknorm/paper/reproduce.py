@@ -32,6 +32,7 @@ class Wish:
 
     targets: Sequence[Target]
     pairs: Sequence[str] = ()
+    systems: Sequence[str] = ()
     seeds: Sequence[int] = (1,)
     kind: str = "paper"
     overrides: tuple[str, ...] = ()
@@ -120,7 +121,7 @@ def _experiments(targets: Iterable[Target], wish: Wish) -> list[Experiment]:
     found: dict[Experiment, None] = {}
     for seed in wish.seeds:
         for target in targets:
-            for row in wanted_rows(target, wish.pairs):
+            for row in wanted_rows(target, wish.pairs, wish.systems):
                 found[experiment(row, wish.kind, seed, wish.overrides)] = None
     return list(found)
 
@@ -175,6 +176,8 @@ def _is_drawn(asked: Experiment, wish: Wish) -> bool:
 def _draw(tasks: Sequence[Task], wish: Wish) -> None:
     """The picture of the first seed's two models."""
     wanted = _experiments([FIGURE1], wish)[: len(FIGURE1.rows)]
+    if wish.systems and len(wanted) < len(FIGURE1.rows):
+        return
     by_name = {task.name: task for task in tasks}
     shown = [by_name[asked.name] for asked in wanted]
     if any(task.state != states.RECORDED for task in shown) or all(_is_drawn(each, wish) for each in wanted):
