@@ -138,6 +138,24 @@ def test_the_plain_mask_compiled_is_the_plain_mask():
 
 
 @anywhere
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["self", "causal", "cross"])
+@pytest.mark.parametrize(("dropout_p", "g_values"), [(0.0, None), (0.3, 1), (0.3, 2)])
+def test_gradients_of_one_launch_are_those_of_two(monkeypatch, dtype, kind, dropout_p, g_values):
+    """Bit for bit, where queries and keys have tiles of the same size."""
+    q, kv, g, spans = projections(kind, dtype, g_values=g_values)
+    given, seed = [x for x in (q, kv, g) if x is not None], torch.tensor([7], device=DEVICE)
+
+    def gradients(side_by_side):
+        monkeypatch.setattr("qknorm.nn.span_ops.SIDE_BY_SIDE", side_by_side)
+        out, _ = fused_span_attention(q, kv, g, *spans, seed, dropout_p, 0.7, 1e-12)
+        return torch.autograd.grad(out, given, torch.linspace(-1, 1, out.numel()).to(out).view_as(out))
+
+    for a, b in zip(gradients(True), gradients(False), strict=True):
+        assert torch.equal(a, b)
+
+
+@anywhere
 def test_runs_are_equal_bit_for_bit():
     q, kv, g, spans = projections("self", torch.float16, g_values=2)
     seed = torch.tensor([3], device=DEVICE)

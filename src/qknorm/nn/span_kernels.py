@@ -66,6 +66,30 @@ def attend(
 
 
 @triton.jit
+def differentiate(
+    q, kv, g, key_start, key_end, query_start, query_end, seed, out, lse, dout, dq, dkv, delta, parts, R, Rk,
+    drop: tl.constexpr, boost: tl.constexpr, scale: tl.constexpr, eps: tl.constexpr,
+    H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr,
+    NORMALIZE: tl.constexpr, PER_HEAD: tl.constexpr, DROPOUT: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """The two below side by side; programs of keys find for themselves what those of queries would tell."""
+    if tl.program_id(2) == 0:
+        if tl.program_id(0) * ROWS < R:
+            differentiate_queries(
+                q, kv, g, key_start, key_end, seed, out, lse, dout, dq, delta, parts, R,
+                drop, boost, scale, eps, H, D, WIDTH, Q_HEADS, K_HEADS, NORMALIZE, PER_HEAD, DROPOUT,
+                ROWS, KEYS,
+            )  # fmt: skip
+    elif tl.program_id(0) * KEYS < Rk:
+        differentiate_keys(
+            q, kv, g, key_start, key_end, query_start, query_end, seed, lse, dout, out, dkv, R, Rk,
+            drop, boost, scale, eps, H, D, WIDTH, Q_HEADS, K_HEADS, NORMALIZE, PER_HEAD, DROPOUT,
+            ROWS, KEYS, True,
+        )  # fmt: skip
+
+
+@triton.jit
 def differentiate_queries(
     q, kv, g, key_start, key_end, seed, out, lse, dout, dq, delta, parts, R,
     drop: tl.constexpr, boost: tl.constexpr, scale: tl.constexpr, eps: tl.constexpr,
@@ -73,6 +97,7 @@ def differentiate_queries(
     NORMALIZE: tl.constexpr, PER_HEAD: tl.constexpr, DROPOUT: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
+    """The gradients of queries, parts of g's, and ``delta``: Σ weights · dweights of each row."""
     h = tl.program_id(1)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     col = tl.arange(0, WIDTH)
@@ -88,8 +113,7 @@ def differentiate_queries(
         state = row_state(head_state(seed, h), row)
     dy = load_some(dout, row, row < R, sees, h, col, H, D)
     y = load_some(out, row, row < R, sees, h, col, H, D)
-    # Σ weights · dweights of each row, which the softmax takes off: y · dy.
-    mean = tl.sum(y.to(tl.float32) * dy.to(tl.float32), axis=1)
+    mean = tl.sum(y.to(tl.float32) * dy.to(tl.float32), axis=1)  # which the softmax takes off
     flat = h.to(tl.int64) * R + row
     tl.store(delta + flat, mean, mask=row < R)
     level = tl.load(lse + flat, mask=row < R, other=0.0)
@@ -125,13 +149,13 @@ def differentiate_queries(
 
 @triton.jit
 def differentiate_keys(
-    q, kv, g, key_start, key_end, query_start, query_end, seed, lse, dout, delta, dkv,
-    R, Rk,
+    q, kv, g, key_start, key_end, query_start, query_end, seed, lse, dout, told, dkv, R, Rk,
     drop: tl.constexpr, boost: tl.constexpr, scale: tl.constexpr, eps: tl.constexpr,
     H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr,
     NORMALIZE: tl.constexpr, PER_HEAD: tl.constexpr, DROPOUT: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, BY_ITSELF: tl.constexpr,
 ):  # fmt: skip
+    """The gradients of keys and values; ``told`` is the other one's ``delta``, or ``out`` if BY_ITSELF."""
     h = tl.program_id(1)
     key = tl.program_id(0) * KEYS + tl.arange(0, KEYS)
     col = tl.arange(0, WIDTH)
@@ -156,9 +180,13 @@ def differentiate_keys(
         end = tl.load(key_end + row, mask=row < last, other=0)
         flat = h.to(tl.int64) * R + row
         level = tl.load(lse + flat, mask=row < last, other=0.0)
-        mean = tl.load(delta + flat, mask=row < last, other=0.0)
         x = load_some(q, row, row < last, start < end, h, col, Q_HEADS, D)
         dy = load_some(dout, row, row < last, start < end, h, col, H, D)
+        if BY_ITSELF:
+            y = load_some(told, row, row < last, start < end, h, col, H, D)
+            mean = tl.sum(y.to(tl.float32) * dy.to(tl.float32), axis=1)
+        else:
+            mean = tl.load(told + flat, mask=row < last, other=0.0)
         if NORMALIZE:
             x = normalized(x, gain, eps)
         seen = (key[:, None] >= start[None, :]) & (key[:, None] < end[None, :])
