@@ -22,6 +22,7 @@ from qknorm.config import TrainingSettings
 from qknorm.data.batches import Batch, Batches, MixedBatches
 from qknorm.ids import BOS, EOS, PAD, UNK
 from qknorm.model import ModelSettings, Transformer
+from qknorm.nn.triton_support import HAS_TRITON
 from qknorm.training.averaging import Averaging
 from qknorm.training.captured import CapturedStep
 from qknorm.training.inputs import Room
@@ -84,8 +85,13 @@ def ours_plain(setting: Setting) -> Learner:
     return ours(setting, qk_norm=None)
 
 
-def captured(setting: Setting, batches: Batches, qk_norm: Any = "l2") -> Learner:
-    """The step of a GPU, ready for any of these batches; elsewhere neither compiled nor captured."""
+def captured(
+    setting: Setting, batches: Batches, qk_norm: Any = "l2", side_by_side: bool | None = None
+) -> Learner:
+    """The step of a GPU, ready for any of these batches; elsewhere neither compiled nor captured.
+
+    ``side_by_side`` is what the capture finds ``span_ops.SIDE_BY_SIDE`` to be, where it is not None.
+    """
     room = Room.of(batches.corpus, batches.budget, mixed=isinstance(batches, MixedBatches))
     step = CapturedStep(
         *parts_of(setting, qk_norm),
@@ -94,7 +100,16 @@ def captured(setting: Setting, batches: Batches, qk_norm: Any = "l2") -> Learner
         say=print,
         compiles=setting.device.type == "cuda",
     )
-    step.prepare(batches.largest())
+    if side_by_side is None or not HAS_TRITON:
+        step.prepare(batches.largest())
+        return Ours(step)
+    from qknorm.nn import span_ops
+
+    before, span_ops.SIDE_BY_SIDE = span_ops.SIDE_BY_SIDE, side_by_side
+    try:
+        step.prepare(batches.largest())
+    finally:
+        span_ops.SIDE_BY_SIDE = before
     return Ours(step)
 
 
