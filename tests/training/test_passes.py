@@ -111,3 +111,15 @@ def test_batches_of_both_directions_know_their_largest_and_how_full_they_are():
         )
     )
     assert batches.dropped == 0
+
+
+@pytest.mark.parametrize("batching", ["by_length", "mixed"])
+@pytest.mark.parametrize("share", [0.1, 0.95])
+def test_a_direction_may_be_left_without_a_sentence(batching, share):
+    settings = TrainingSettings(batch_tokens=64, batching=batching, backward=share, concatenate=0.5)
+    side = Sentences.of([[5, 6, 7]])
+    batches = Passes(EncodedPairs(side, side), None, settings, WORKERS).batches(0)
+    (place,) = batches.pass_order(0)
+    assert batches.batch(place).backward == (share > 0.5)
+    assert batches.target_tokens.tolist() == [4] and batches.largest().source_tokens == 4
+    assert 0 < batches.fullness().both <= 1
