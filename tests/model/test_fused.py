@@ -16,6 +16,9 @@ NONE = {"dropout": 0.0, "attention_dropout": 0.0, "ff_dropout": 0.0, "word_dropo
         {"norm": "scale", "qk_norm": None},
         {"qk_scale_per": "head"},
         {"encoder_layers": 1, "decoder_layers": 3},
+        {"norm": "none"},
+        {"norm_position": "post", "fix_norm": False},
+        {"norm_position": "post", "norm": "scale", "qk_norm": None},
     ],
 )
 def test_fused_equals_layers(changed):

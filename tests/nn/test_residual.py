@@ -23,7 +23,7 @@ CASES = [(37, 24, "both"), (70, 40, "answer"), (9, 16, "nothing"), (1, 100, "bot
 
 
 def a_norm(kind: str, width: int, device: torch.device | str = "cpu") -> nn.Module:
-    norm = nn.LayerNorm(width) if kind == "layer" else ScaleNorm(width)
+    norm = {"layer": nn.LayerNorm, "scale": ScaleNorm, "none": nn.Identity}[kind](width)
     for parameter in norm.parameters():
         nn.init.normal_(parameter, 1.0, 0.5)
     return norm.to(device)
@@ -38,7 +38,7 @@ def some_rows(rows, width, given, device="cpu"):
 
 
 @pytest.mark.parametrize(("rows", "width", "given"), CASES)
-@pytest.mark.parametrize("kind", ["layer", "scale"])
+@pytest.mark.parametrize("kind", ["layer", "scale", "none"])
 def test_plain_join_is_addition_and_norm(rows, width, given, kind):
     x, y, bias = some_rows(rows, width, given)
     norm = a_norm(kind, width)
@@ -71,7 +71,7 @@ def gradients(outputs, inputs, seed=5):
 
 @anywhere
 @pytest.mark.parametrize(("rows", "width", "given"), CASES)
-@pytest.mark.parametrize("kind", ["layer", "scale"])
+@pytest.mark.parametrize("kind", ["layer", "scale", "none"])
 @pytest.mark.parametrize("p", [0.0, 0.3])
 @pytest.mark.parametrize("used", ["both", "norm"])
 def test_the_join_kernel_is_the_plain_function(monkeypatch, rows, width, given, kind, p, used):
@@ -80,8 +80,9 @@ def test_the_join_kernel_is_the_plain_function(monkeypatch, rows, width, given, 
     x, y, bias = some_rows(rows, width, given, DEVICE)
     norm = a_norm(kind, width, DEVICE)
     seed = torch.tensor([12345], device=DEVICE) if p else None
-    weight, shift = (norm.scale, None) if kind == "scale" else (norm.weight, norm.bias)
-    z, h, *_ = residual_ops.fused_join_norm(x, y, bias, weight, shift, seed, p, norm.eps, torch.float32)
+    weight, shift = getattr(norm, "scale" if kind == "scale" else "weight", None), getattr(norm, "bias", None)
+    eps = getattr(norm, "eps", 0.0)
+    z, h, *_ = residual_ops.fused_join_norm(x, y, bias, weight, shift, seed, p, eps, torch.float32)
     z = x if y is None else z
     plain_z, plain_h = plain_join_norm(x, y, bias, norm, p, seed, torch.float32)
     torch.testing.assert_close(z, plain_z)
@@ -109,7 +110,7 @@ def test_the_relu_kernel_is_the_plain_function(rows, width, has_bias, p):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", ["layer", "scale"])
+@pytest.mark.parametrize("kind", ["layer", "scale", "none"])
 def test_bfloat16_answers_at_the_size_of_a_model(kind):
     x = torch.randn(4096, 512, device="cuda", requires_grad=True)
     y = torch.randn(4096, 512, device="cuda").bfloat16().requires_grad_()

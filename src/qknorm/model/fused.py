@@ -1,4 +1,4 @@
-"""Packed PreNorm layers from kernels that do everything between two products in one go.
+"""Packed layers from kernels that do everything between two products in one go.
 
 The same function as the layers' own ``forward``, sublayer by sublayer: an answer is added to the residual
 stream and the sum normalised for the next sublayer in one kernel, also where the next is another layer's.
@@ -32,19 +32,31 @@ SEEDS_A_LAYER = 6
 class Stream:
     """The residual stream on its way through sublayers: what there is, and an answer not yet added."""
 
-    def __init__(self, x: Tensor, seeds: Iterator[Tensor] | None, dtype: torch.dtype, dropout: float) -> None:
+    def __init__(
+        self, x: Tensor, seeds: Iterator[Tensor] | None, dtype: torch.dtype, dropout: float, pre: bool
+    ) -> None:
         self.x = x  # (R, E)
         self.seeds = seeds  # None: nothing is dropped
         self.dtype = dtype  # of the products
         self.dropout = dropout
+        self.pre = pre
+        self.norm: nn.Module | None = None  # of the sublayer under way, where norms come after them
         self.answer: Tensor | None = None  # (R, E) without its bias
         self.bias: Tensor | None = None
 
     def enter(self, norm: nn.Module) -> Tensor:
-        """Add the last answer, and normalise for the next sublayer; (R, E)."""
+        """Add the last answer, and normalise for the next sublayer; (R, E).
+
+        With PostNorm the sum is normalised by the norm of the sublayer that gave the answer.
+        """
         p = 0.0 if self.seeds is None or self.answer is None else self.dropout
-        self.x, h = join_norm(self.x, self.answer, self.bias, norm, p, self.seed(p), self.dtype)
-        return h
+        if self.pre:
+            self.x, h = join_norm(self.x, self.answer, self.bias, norm, p, self.seed(p), self.dtype)
+            return h
+        if self.norm is not None:
+            _, self.x = join_norm(self.x, self.answer, self.bias, self.norm, p, self.seed(p), self.x.dtype)
+        self.norm = norm
+        return self.x.to(self.dtype)
 
     def leave(self, answer: Tensor, bias: Tensor | None) -> None:
         self.answer, self.bias = answer, bias
@@ -59,10 +71,8 @@ def can_fuse(model: Transformer, x: Tensor) -> bool:
     norms += [m.norm for m in model.modules() if isinstance(m, Sublayer)]
     attentions = [getattr(layer, name) for layer in model.decoder for name in ("self_attn", "cross_attn")]
     attentions += [layer.self_attn for layer in model.encoder]
-    return (
-        model.settings.norm_position == "pre"
-        and all(can_fuse_residual(x, norm) for norm in norms)
-        and all(attention.answers(x) for attention in attentions)
+    return all(can_fuse_residual(x, norm) for norm in norms) and all(
+        attention.answers(x) for attention in attentions
     )
 
 
@@ -131,4 +141,5 @@ def _stream(model: Transformer, x: Tensor) -> Stream:
         seeds = iter(torch.split(torch.randint(SEEDS, (count,), device=x.device), 1))
     first = next(iter(model.encoder))
     assert isinstance(first, EncoderLayer)
-    return Stream(x, seeds, first.ff.inner.weight.dtype, model.settings.dropout)
+    pre = model.settings.norm_position == "pre"
+    return Stream(x, seeds, first.ff.inner.weight.dtype, model.settings.dropout, pre)

@@ -23,9 +23,11 @@ MAX_WIDTH = 4096
 
 
 def can_fuse_residual(x: Tensor, norm: nn.Module) -> bool:
-    """Whether the kernels take rows like x's and this norm: LayerNorm with weight and bias, or ScaleNorm."""
-    whole = isinstance(norm, nn.LayerNorm) and norm.weight is not None and norm.bias is not None
-    return triton_takes(x) and x.size(-1) <= MAX_WIDTH and (whole or isinstance(norm, ScaleNorm))
+    """Whether the kernels take rows like x's and this norm: a whole LayerNorm, ScaleNorm, or none."""
+    known = isinstance(norm, ScaleNorm | nn.Identity)
+    if isinstance(norm, nn.LayerNorm):
+        known = norm.weight is not None and norm.bias is not None
+    return known and triton_takes(x) and x.size(-1) <= MAX_WIDTH
 
 
 def join_norm(
@@ -42,14 +44,21 @@ def join_norm(
     Args:
         x: (R, E) the residual stream.
         y: (R, E) a sublayer's answer, whose bias is not in it yet.
-        norm: ``nn.LayerNorm`` or ``ScaleNorm``.
+        norm: ``nn.LayerNorm``, ``ScaleNorm``, or ``nn.Identity`` for none.
         seed: one whole number below 2³¹, on the device: it decides what dropout drops. None: no dropout.
     """
     seed = None if dropout_p == 0.0 else seed
     if not can_fuse_residual(x, norm):
         return plain_join_norm(x, y, bias, norm, dropout_p, seed, dtype)
-    weight, shift = (norm.scale, None) if isinstance(norm, ScaleNorm) else (norm.weight, norm.bias)
-    z, h, *_ = fused_join_norm(x, y, bias, weight, shift, seed, dropout_p, norm.eps, dtype)
+    weight = shift = None
+    eps = 0.0
+    if isinstance(norm, ScaleNorm):
+        weight, eps = norm.scale, norm.eps
+    elif isinstance(norm, nn.LayerNorm):
+        weight, shift, eps = norm.weight, norm.bias, norm.eps
+    elif y is None:
+        return x, x.to(dtype)
+    z, h, *_ = fused_join_norm(x, y, bias, weight, shift, seed, dropout_p, eps, dtype)
     return x if y is None else z, h
 
 

@@ -16,10 +16,10 @@ import triton.language as tl
 def join_rows(
     x, y, bias, seed, weight, shift, z, h, centre, inverse, R, E,
     drop: tl.constexpr, boost: tl.constexpr, eps: tl.constexpr,
-    HAS_Y: tl.constexpr, HAS_BIAS: tl.constexpr, DROPOUT: tl.constexpr, CENTRED: tl.constexpr,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    HAS_Y: tl.constexpr, HAS_BIAS: tl.constexpr, DROPOUT: tl.constexpr,
+    NORMED: tl.constexpr, CENTRED: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """z = x + dropout(y + bias); h = norm(z): LayerNorm where CENTRED, else ScaleNorm."""
+    """z = x + dropout(y + bias); h = norm(z): LayerNorm where CENTRED, else ScaleNorm; z if not NORMED."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     col = tl.arange(0, WIDTH)
     there = (row < R)[:, None] & (col < E)[None, :]
@@ -33,18 +33,21 @@ def join_rows(
             answer = tl.where(stays(seed, at, drop), answer * boost, 0.0)
         s += answer
         tl.store(z + at, s, mask=there)
-    if CENTRED:
+    if not NORMED:
+        normed = s
+    elif CENTRED:
         mean = tl.sum(s, axis=1) / E
         s = tl.where(there, s - mean[:, None], 0.0)
         length = tl.rsqrt(tl.sum(s * s, axis=1) / E + eps)
         tl.store(centre + row, mean, mask=row < R)
         w = tl.load(weight + col, mask=col < E, other=0.0)
         normed = s * length[:, None] * w[None, :] + tl.load(shift + col, mask=col < E, other=0.0)[None, :]
+        tl.store(inverse + row, length, mask=row < R)
     else:
         length = tl.sqrt(tl.sum(s * s, axis=1))
         length = tl.where(length > eps, 1.0 / length, 0.0)
         normed = s * length[:, None] * tl.load(weight)
-    tl.store(inverse + row, length, mask=row < R)
+        tl.store(inverse + row, length, mask=row < R)
     tl.store(h + at, normed, mask=there)
 
 
@@ -52,26 +55,25 @@ def join_rows(
 def part_rows(
     dz, dh, z, centre, inverse, seed, weight, dx, dy, R, E,
     drop: tl.constexpr, boost: tl.constexpr,
-    HAS_DZ: tl.constexpr, HAS_Y: tl.constexpr, DROPOUT: tl.constexpr, CENTRED: tl.constexpr,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    HAS_DZ: tl.constexpr, HAS_Y: tl.constexpr, DROPOUT: tl.constexpr,
+    NORMED: tl.constexpr, CENTRED: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The gradients of x and y."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     col = tl.arange(0, WIDTH)
     there = (row < R)[:, None] & (col < E)[None, :]
     at = row[:, None] * E + col[None, :]
-    scaled = tl.load(dh + at, mask=there, other=0.0).to(tl.float32)
-    unit, length = unit_rows(z, centre, inverse, at, row, there, R, CENTRED)
-    if CENTRED:
-        scaled *= tl.load(weight + col, mask=col < E, other=0.0)[None, :]
-    else:
-        scaled *= tl.load(weight)
-    along = tl.sum(scaled * unit, axis=1)
-    if CENTRED:
-        mean = tl.sum(scaled, axis=1) / E
-        ds = length[:, None] * (scaled - mean[:, None] - unit * (along / E)[:, None])
-    else:
-        ds = length[:, None] * (scaled - unit * along[:, None])
+    ds = tl.load(dh + at, mask=there, other=0.0).to(tl.float32)
+    if NORMED:
+        unit, length = unit_rows(z, centre, inverse, at, row, there, R, CENTRED)
+        if CENTRED:
+            ds *= tl.load(weight + col, mask=col < E, other=0.0)[None, :]
+            mean = tl.sum(ds, axis=1) / E
+            along = tl.sum(ds * unit, axis=1) / E
+            ds = length[:, None] * (ds - mean[:, None] - unit * along[:, None])
+        else:
+            ds *= tl.load(weight)
+            ds = length[:, None] * (ds - unit * tl.sum(ds * unit, axis=1)[:, None])
     if HAS_DZ:
         ds += tl.load(dz + at, mask=there, other=0.0).to(tl.float32)
     tl.store(dx + at, ds, mask=there)
@@ -84,7 +86,7 @@ def part_rows(
 @triton.jit
 def add_up_join(
     dh, z, centre, inverse, dy, parts, R, E,
-    HAS_Y: tl.constexpr, CENTRED: tl.constexpr,
+    HAS_Y: tl.constexpr, NORMED: tl.constexpr, CENTRED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, ROUNDS: tl.constexpr,
 ):  # fmt: skip
     """Sums over a program's rows, (3, E) in its row of ``parts``: the gradients of weight, shift and bias."""
@@ -96,11 +98,12 @@ def add_up_join(
         row = (tl.program_id(0) * ROUNDS + turn) * ROWS + tl.arange(0, ROWS)
         there = (row < R)[:, None] & (col < E)[None, :]
         at = row[:, None] * E + col[None, :]
-        up = tl.load(dh + at, mask=there, other=0.0).to(tl.float32)
-        unit, _ = unit_rows(z, centre, inverse, at, row, there, R, CENTRED)
-        dweight += up * unit
-        if CENTRED:
-            dshift += up
+        if NORMED:
+            up = tl.load(dh + at, mask=there, other=0.0).to(tl.float32)
+            unit, _ = unit_rows(z, centre, inverse, at, row, there, R, CENTRED)
+            dweight += up * unit
+            if CENTRED:
+                dshift += up
         if HAS_Y:
             dbias += tl.load(dy + at, mask=there, other=0.0).to(tl.float32)
     part = parts + tl.program_id(0) * (3 * E) + col

@@ -50,12 +50,12 @@ SUM_STRIP, SUM_COLUMNS = 64, 16
 
 @triton_op("qknorm::join_norm", mutates_args={})
 def fused_join_norm(
-    x: Tensor, y: Tensor | None, bias: Tensor | None, weight: Tensor, shift: Tensor | None,
+    x: Tensor, y: Tensor | None, bias: Tensor | None, weight: Tensor | None, shift: Tensor | None,
     seed: Tensor | None, dropout_p: float, eps: float, dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """x + dropout(y + bias) (empty where y is None), its norm in ``dtype``, and what backward needs of it.
 
-    ``shift`` None is ScaleNorm.
+    ``shift`` None is ScaleNorm, ``weight`` None no norm.
     """
     check_count(x)
     x, y = x.contiguous(), None if y is None else y.contiguous()
@@ -63,22 +63,22 @@ def fused_join_norm(
     z = x.new_empty(0) if y is None else torch.empty_like(x)
     h = torch.empty_like(x, dtype=dtype)
     centre = x.new_empty(R if shift is not None else 0, dtype=torch.float32)
-    inverse = x.new_empty(R, dtype=torch.float32)
+    inverse = x.new_empty(R if weight is not None else 0, dtype=torch.float32)
     rows, width, warps = whole_rows("join", x)
     if R:
         wrap_triton(join_rows)[(triton.cdiv(R, rows),)](
-            x, x if y is None else y, weight if bias is None else bias, x if seed is None else seed,
-            weight, weight if shift is None else shift, z, h, centre, inverse,
+            x, x if y is None else y, x if bias is None else bias, x if seed is None else seed,
+            x if weight is None else weight, x if shift is None else shift, z, h, centre, inverse,
             R, E, *dropout_numbers(dropout_p), eps,
-            y is not None, bias is not None, y is not None and seed is not None, shift is not None,
-            rows, width, num_warps=warps,
+            y is not None, bias is not None, y is not None and seed is not None,
+            weight is not None, shift is not None, rows, width, num_warps=warps,
         )  # fmt: skip
     return z, h, centre, inverse
 
 
 @triton_op("qknorm::join_norm_backward", mutates_args={})
 def fused_join_norm_backward(
-    dz: Tensor | None, dh: Tensor, z: Tensor, centre: Tensor, inverse: Tensor, weight: Tensor,
+    dz: Tensor | None, dh: Tensor, z: Tensor, centre: Tensor, inverse: Tensor, weight: Tensor | None,
     seed: Tensor | None, dropout_p: float, y_dtype: torch.dtype | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The gradients of x and y."""
@@ -90,9 +90,10 @@ def fused_join_norm_backward(
     has_y, centred = y_dtype is not None, centre.numel() > 0
     if R:
         wrap_triton(part_rows)[(triton.cdiv(R, rows),)](
-            dh if dz is None else dz, dh, z, centre, inverse, z if seed is None else seed, weight, dx, dy,
-            R, E, *dropout_numbers(dropout_p), dz is not None, has_y, has_y and seed is not None, centred,
-            rows, width, num_warps=warps,
+            dh if dz is None else dz, dh, z, centre, inverse, z if seed is None else seed,
+            z if weight is None else weight, dx, dy,
+            R, E, *dropout_numbers(dropout_p), dz is not None, has_y, has_y and seed is not None,
+            weight is not None, centred, rows, width, num_warps=warps,
         )  # fmt: skip
     return dx, dy
 
@@ -105,8 +106,8 @@ def fused_join_norm_sums(dh: Tensor, z: Tensor, centre: Tensor, inverse: Tensor,
     parts = z.new_empty(grid[0], 3 * E, dtype=torch.float32)
     if R:
         wrap_triton(add_up_join)[grid](
-            dh.contiguous(), z, centre, inverse, dy, parts, R, E, dy.numel() > 0, centre.numel() > 0,
-            rows, columns, rounds, num_warps=warps,
+            dh.contiguous(), z, centre, inverse, dy, parts, R, E,
+            dy.numel() > 0, inverse.numel() > 0, centre.numel() > 0, rows, columns, rounds, num_warps=warps,
         )  # fmt: skip
     return added_up(parts).view(3, E)
 
@@ -194,7 +195,7 @@ def _keep_join(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) ->
     z, _, centre, inverse = output
     ctx.save_for_backward(x if y is None else z, centre, inverse, weight, seed)
     ctx.y_dtype = None if y is None else y.dtype
-    ctx.has_bias, ctx.has_shift = bias is not None, shift is not None
+    ctx.has_weight, ctx.has_bias, ctx.has_shift = weight is not None, bias is not None, shift is not None
     ctx.aside = current_aside()
     ctx.mark_non_differentiable(centre, inverse)
     ctx.set_materialize_grads(False)
@@ -206,12 +207,15 @@ def _join_backward(ctx: Any, dz: Tensor | None, dh: Tensor | None, *_: Any) -> t
     dz = None if ctx.y_dtype is None else dz  # of the empty tensor that stands for x itself
     settings = weight, seed, ctx.dropout_p, ctx.y_dtype
     dx, dy = fused_join_norm_backward(dz, dh, z, centre, inverse, *settings)
+    if not (ctx.has_weight or ctx.has_bias):
+        return dx, None if ctx.y_dtype is None else dy, *[None] * 7
 
     def sums() -> tuple[Tensor, ...]:
         dweight, dshift, dbias = fused_join_norm_sums(dh, z, centre, inverse, dy)
         return dweight if ctx.has_shift else dweight.sum().view(1), dshift, dbias
 
     dweight, dshift, dbias = do_aside(ctx.aside, sums, dh, z, centre, inverse, dy)
+    dweight = dweight if ctx.has_weight else None
     dshift, dbias = dshift if ctx.has_shift else None, dbias if ctx.has_bias else None
     return dx, None if ctx.y_dtype is None else dy, dbias, dweight, dshift, *[None] * 4
 
