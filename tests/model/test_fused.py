@@ -17,6 +17,8 @@ NONE = {"dropout": 0.0, "attention_dropout": 0.0, "ff_dropout": 0.0, "word_dropo
         {"qk_scale_per": "head"},
         {"encoder_layers": 1, "decoder_layers": 3},
         {"norm": "none"},
+        {"v_norm": True},
+        {"v_norm": True, "qk_norm": None},
         {"norm_position": "post", "fix_norm": False},
         {"norm_position": "post", "norm": "scale", "qk_norm": None},
     ],

@@ -50,17 +50,17 @@ def projections(kind, dtype, heads=2, width=32, g_values=None, seed=0, lengths=L
     return drawn(rng, used, 70, 3 * heads, width, dtype), None, g, spans
 
 
-def held_to_plain(q, kv, g, spans, seed, dropout_p, scale, eps=1e-12, bias=None):
+def held_to_plain(q, kv, g, spans, seed, dropout_p, scale, eps=1e-12, bias=None, unit_values=False):
     """Output and gradients of the kernels against those of the plain function in float64."""
     given = [x for x in (q, kv, g, bias) if x is not None]
-    out, _ = fused_span_attention(q, kv, g, *spans, seed, dropout_p, scale, eps, bias)
+    out, _ = fused_span_attention(q, kv, g, *spans, seed, dropout_p, scale, eps, bias, unit_values)
     sees = spans.key_start < spans.key_end
     direction = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out)
     direction[~sees] = NAN  # nothing may come of it
     grads = torch.autograd.grad(out, given, direction)
     wide = iter([x.detach().double().requires_grad_() for x in given])
     both = [None if x is None else next(wide) for x in (q, kv, g, bias)]
-    plain = plain_span_attention(*both[:3], spans, seed, dropout_p, scale, eps, both[3])
+    plain = plain_span_attention(*both[:3], spans, seed, dropout_p, scale, eps, both[3], unit_values)
     expected = torch.autograd.grad(plain, [x for x in both if x is not None], direction.nan_to_num().double())
     close = CLOSE[q.dtype]
     assert error(out, plain) < close
@@ -90,6 +90,18 @@ def test_the_kernels_find_the_gradient_of_a_bias(dtype, kind, g_values):
     q, kv, g, spans = projections(kind, dtype, g_values=g_values, lengths=[7, 0, 40, 1], memory=[9, 3, 1, 70])
     bias = torch.randn(3 * 2 * 32, generator=torch.Generator().manual_seed(3)).to(DEVICE).requires_grad_()
     held_to_plain(q, kv, g, spans, torch.tensor([7], device=DEVICE), 0.2, 1.0 if g_values else 0.2, bias=bias)
+
+
+@anywhere
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["self", "causal", "cross"])
+@pytest.mark.parametrize("g_values", [None, 1])
+def test_values_may_be_normalised_too(monkeypatch, dtype, kind, g_values):
+    """By backward's two launches and by its one."""
+    q, kv, g, spans = projections(kind, dtype, g_values=g_values)
+    for side_by_side in (False, True):
+        monkeypatch.setattr("qknorm.nn.span_ops.SIDE_BY_SIDE", side_by_side)
+        held_to_plain(q, kv, g, spans, torch.tensor([3], device=DEVICE), 0.3, 0.7, unit_values=True)
 
 
 @anywhere
@@ -263,7 +275,10 @@ def test_paths_the_kernels_do_not_take():
     made = MultiheadAttention(E, H, qk_norm="l2", device=DEVICE)
     assert made._takes_spans(x, x, x) and not made._takes_spans(x, x, x.clone())
     assert not MultiheadAttention(E, H, qk_norm="rms", device=DEVICE)._takes_spans(x, x, x)
-    assert not MultiheadAttention(E, H, qk_norm="l2", v_norm=True, device=DEVICE)._takes_spans(x, x, x)
+    with_values = MultiheadAttention(E, H, qk_norm="l2", v_norm=True, device=DEVICE)
+    assert with_values._takes_spans(x, x, x)
+    with_values.v_norm.eps = 0.5
+    assert not with_values._takes_spans(x, x, x)
     assert not can_fuse_spans(x.double(), 32) and not can_fuse_spans(x, 192)
 
 

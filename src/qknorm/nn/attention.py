@@ -225,8 +225,16 @@ class MultiheadAttention(Projections):
             check_packed(q, keys, keys, packing, key_packing or packing, is_causal)
             if spans is None:
                 spans = find_spans(packing, q.size(0), key_packing, keys.size(0), is_causal)
-            eps = self.q_norm.eps if isinstance(self.q_norm, L2Norm) else 0.0
-            out = span_attention(q, kv, self.qk_scale, spans, dropout_p, scale, eps)
+            out = span_attention(
+                q,
+                kv,
+                self.qk_scale,
+                spans,
+                dropout_p,
+                scale,
+                self._eps(),
+                unit_values=self.v_norm is not None,
+            )
         else:
             q, k, v = self._projected_and_normalized(query, key, value)  # (R, H, D)
             if self._observer is not None:
@@ -255,9 +263,8 @@ class MultiheadAttention(Projections):
         else:
             of_query, of_key = linear_pair(query, key, w, b, self.embed_dim)
             q, kv = self._split(of_query), self._split(of_key)
-        p = 0.0 if seed is None else self.dropout
-        eps = self.q_norm.eps if isinstance(self.q_norm, L2Norm) else 0.0
-        out = span_attention(q, kv, self.qk_scale, spans, p, self._fixed_scale(), eps, bias, seed)
+        settings = 0.0 if seed is None else self.dropout, self._fixed_scale(), self._eps(), bias, seed
+        out = span_attention(q, kv, self.qk_scale, spans, *settings, self.v_norm is not None)
         return linear(out.flatten(-2), self.out_proj.weight)
 
     def _takes_spans(self, query: Tensor, key: Tensor, value: Tensor) -> bool:
@@ -266,11 +273,18 @@ class MultiheadAttention(Projections):
             key is value
             and self.in_proj_weight is not None
             and self._observer is None
-            and self.v_norm is None
             and (self.qk_norm is None or self._normalizes_jointly())
+            and (self.v_norm is None or self.q_norm is None or self.v_norm.eps == self._eps())
             and can_fuse_spans(query, self.head_dim)
             and can_fuse_spans(key, self.head_dim)
         )
+
+    def _eps(self) -> float:
+        """The length under which vectors normalise to zero."""
+        for norm in (self.q_norm, self.v_norm):
+            if isinstance(norm, L2Norm):
+                return norm.eps
+        return 0.0
 
     def _batch_first(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, E) each, the same object where the caller passed the same object."""

@@ -33,6 +33,7 @@ def span_attention(
     eps: float = 0.0,
     bias: Tensor | None = None,
     seed: Tensor | None = None,
+    unit_values: bool = False,
 ) -> Tensor:
     """softmax(scale · q kᵀ) v over each query's span, of heads as the projections give them; (R, H, D).
 
@@ -50,6 +51,7 @@ def span_attention(
         bias: 3 · H · D values, which the projections have added to queries, keys and values without asking
             for their gradients: these are found here, where they cost least. They change nothing else.
         seed: one whole number below 2³¹, on the device, for dropout; drawn here otherwise.
+        unit_values: whether values are l2-normalised too.
     """
     if kv is not None and kv.dtype != q.dtype:
         raise ValueError(f"q and kv must have one dtype, not {q.dtype} and {kv.dtype}")
@@ -58,6 +60,7 @@ def span_attention(
     elif seed is None:
         seed = torch.randint(SEEDS, (1,), device=q.device)
     if can_fuse_spans(q, q.size(-1)):
-        out: Tensor = fused_span_attention(q, kv, g, *spans, seed, dropout_p, scale, eps, bias)[0]
+        settings = dropout_p, scale, eps, bias, unit_values
+        out: Tensor = fused_span_attention(q, kv, g, *spans, seed, *settings)[0]
         return out
-    return plain_span_attention(q, kv, g, spans, seed, dropout_p, scale, eps, bias)
+    return plain_span_attention(q, kv, g, spans, seed, dropout_p, scale, eps, bias, unit_values)

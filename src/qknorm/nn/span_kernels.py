@@ -20,7 +20,7 @@ def attend(
     q, kv, g, key_start, key_end, seed, out, lse, R,
     drop: tl.constexpr, boost: tl.constexpr, scale: tl.constexpr, eps: tl.constexpr,
     H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr,
-    NORMALIZE: tl.constexpr, PER_HEAD: tl.constexpr, DROPOUT: tl.constexpr,
+    NORMALIZE: tl.constexpr, PER_HEAD: tl.constexpr, UNIT_VALUES: tl.constexpr, DROPOUT: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     h = tl.program_id(1)
@@ -45,6 +45,8 @@ def attend(
         v = load_rows(kv, key, key < last, K_HEADS - H + h, col, K_HEADS, D)
         if NORMALIZE:
             k = normalized(k, 1.0, eps)
+        if UNIT_VALUES:
+            v = normalized(v, 1.0, eps)
         seen = (key[None, :] >= start[:, None]) & (key[None, :] < end[:, None])
         logits = tl.dot(x, tl.trans(k), input_precision="ieee") * (scale * 1.4426950408889634)
         logits = tl.where(seen, logits, float("-inf"))  # (ROWS, KEYS), to base 2
@@ -70,7 +72,7 @@ def differentiate(
     q, kv, g, key_start, key_end, query_start, query_end, seed, out, lse, dout, dq, dkv, delta, parts, R, Rk,
     drop: tl.constexpr, boost: tl.constexpr, scale: tl.constexpr, eps: tl.constexpr,
     H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr,
-    NORMALIZE: tl.constexpr, PER_HEAD: tl.constexpr, DROPOUT: tl.constexpr,
+    NORMALIZE: tl.constexpr, PER_HEAD: tl.constexpr, UNIT_VALUES: tl.constexpr, DROPOUT: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """The two below side by side; programs of keys find for themselves what those of queries would tell."""
@@ -78,14 +80,14 @@ def differentiate(
         if tl.program_id(0) * ROWS < R:
             differentiate_queries(
                 q, kv, g, key_start, key_end, seed, out, lse, dout, dq, delta, parts, R,
-                drop, boost, scale, eps, H, D, WIDTH, Q_HEADS, K_HEADS, NORMALIZE, PER_HEAD, DROPOUT,
-                ROWS, KEYS,
+                drop, boost, scale, eps, H, D, WIDTH, Q_HEADS, K_HEADS,
+                NORMALIZE, PER_HEAD, UNIT_VALUES, DROPOUT, ROWS, KEYS,
             )  # fmt: skip
     elif tl.program_id(0) * KEYS < Rk:
         differentiate_keys(
             q, kv, g, key_start, key_end, query_start, query_end, seed, lse, dout, out, dkv, R, Rk,
-            drop, boost, scale, eps, H, D, WIDTH, Q_HEADS, K_HEADS, NORMALIZE, PER_HEAD, DROPOUT,
-            ROWS, KEYS, True,
+            drop, boost, scale, eps, H, D, WIDTH, Q_HEADS, K_HEADS,
+            NORMALIZE, PER_HEAD, UNIT_VALUES, DROPOUT, ROWS, KEYS, True,
         )  # fmt: skip
 
 
@@ -94,7 +96,7 @@ def differentiate_queries(
     q, kv, g, key_start, key_end, seed, out, lse, dout, dq, delta, parts, R,
     drop: tl.constexpr, boost: tl.constexpr, scale: tl.constexpr, eps: tl.constexpr,
     H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr,
-    NORMALIZE: tl.constexpr, PER_HEAD: tl.constexpr, DROPOUT: tl.constexpr,
+    NORMALIZE: tl.constexpr, PER_HEAD: tl.constexpr, UNIT_VALUES: tl.constexpr, DROPOUT: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """The gradients of queries, parts of g's, and ``delta``: Σ weights · dweights of each row."""
@@ -126,6 +128,8 @@ def differentiate_queries(
         v = load_rows(kv, key, key < last, K_HEADS - H + h, col, K_HEADS, D)
         if NORMALIZE:
             k = normalized(k, 1.0, eps)
+        if UNIT_VALUES:
+            v = normalized(v, 1.0, eps)
         seen = (key[None, :] >= start[:, None]) & (key[None, :] < end[:, None])
         logits = tl.dot(x, tl.trans(k), input_precision="ieee") * (scale * 1.4426950408889634)
         weights = tl.where(seen, tl.exp2(logits - level[:, None]), 0.0)  # (ROWS, KEYS)
@@ -152,7 +156,7 @@ def differentiate_keys(
     q, kv, g, key_start, key_end, query_start, query_end, seed, lse, dout, told, dkv, R, Rk,
     drop: tl.constexpr, boost: tl.constexpr, scale: tl.constexpr, eps: tl.constexpr,
     H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr,
-    NORMALIZE: tl.constexpr, PER_HEAD: tl.constexpr, DROPOUT: tl.constexpr,
+    NORMALIZE: tl.constexpr, PER_HEAD: tl.constexpr, UNIT_VALUES: tl.constexpr, DROPOUT: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, BY_ITSELF: tl.constexpr,
 ):  # fmt: skip
     """The gradients of keys and values; ``told`` is the other one's ``delta``, or ``out`` if BY_ITSELF."""
@@ -168,6 +172,8 @@ def differentiate_keys(
     if NORMALIZE:
         gain = tl.load(g + (h if PER_HEAD else 0)).to(tl.float32)
         k = normalized(k, 1.0, eps)
+    if UNIT_VALUES:
+        v = normalized(v, 1.0, eps)
     if DROPOUT:
         state = head_state(seed, h)
     first = tl.min(tl.where(is_seen, from_row, 2147483647), axis=0)
@@ -204,9 +210,10 @@ def differentiate_keys(
     dk = dk * scale
     if NORMALIZE:
         x = load_rows(kv, key, is_seen, K_HEADS - 2 * H + h, col, K_HEADS, D).to(tl.float32)
-        inverse = inverse_length(x, eps)
-        unit = x * inverse[:, None]
-        dk = inverse[:, None] * (dk - unit * tl.sum(unit * dk, axis=1)[:, None])
+        dk = through_norm(x, dk, eps)
+    if UNIT_VALUES:
+        x = load_rows(kv, key, is_seen, K_HEADS - H + h, col, K_HEADS, D).to(tl.float32)
+        dv = through_norm(x, dv, eps)
     there = (key < Rk)[:, None] & (col < D)[None, :]
     tl.store(dkv + offsets(key, K_HEADS - 2 * H + h, col, K_HEADS, D), dk, mask=there)
     tl.store(dkv + offsets(key, K_HEADS - H + h, col, K_HEADS, D), dv, mask=there)
@@ -239,6 +246,14 @@ def inverse_length(x, eps):
 def normalized(x, gain, eps):
     wide = x.to(tl.float32)
     return (wide * (gain * inverse_length(wide, eps))[:, None]).to(x.dtype)
+
+
+@triton.jit
+def through_norm(x, dunit, eps):
+    """The gradient of rows, of that of their unit rows."""
+    inverse = inverse_length(x, eps)
+    unit = x * inverse[:, None]
+    return inverse[:, None] * (dunit - unit * tl.sum(unit * dunit, axis=1)[:, None])
 
 
 @triton.jit

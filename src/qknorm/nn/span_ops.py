@@ -41,10 +41,10 @@ WIDE_TILES = dict.fromkeys(TILES, Tile(32, 32, 8, 1))
 def fused_span_attention(
     q: Tensor, kv: Tensor | None, g: Tensor | None,
     key_start: Tensor, key_end: Tensor, query_start: Tensor, query_end: Tensor, seed: Tensor | None,
-    dropout_p: float, scale: float, eps: float, bias: Tensor | None = None,
+    dropout_p: float, scale: float, eps: float, bias: Tensor | None = None, unit_values: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """``plain_span_attention`` in one kernel, and the base-2 logarithm of each softmax's sum, (H, R)."""
-    q, kv, H, shape = _prepare(q, kv, g, seed)
+    q, kv, H, shape = _prepare(q, kv, g, seed, unit_values)
     numbers = _numbers(dropout_p, scale, eps)
     R, D, tile = q.size(0), q.size(2), _tile("forward", q)
     out = q.new_empty(R, H, D)
@@ -62,11 +62,11 @@ def fused_span_attention(
 def fused_span_attention_backward(
     dout: Tensor, out: Tensor, lse: Tensor, q: Tensor, kv: Tensor | None, g: Tensor | None,
     key_start: Tensor, key_end: Tensor, query_start: Tensor, query_end: Tensor, seed: Tensor | None,
-    dropout_p: float, scale: float, eps: float,
+    dropout_p: float, scale: float, eps: float, unit_values: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of q and kv (empty where kv is None); and (…, H) parts of g's, to be added up."""
     crossing = kv is not None
-    q, kv, H, shape = _prepare(q, kv, g, seed)
+    q, kv, H, shape = _prepare(q, kv, g, seed, unit_values)
     numbers = _numbers(dropout_p, scale, eps)
     dout = dout.contiguous()
     R, Rk = q.size(0), kv.size(0)
@@ -118,7 +118,9 @@ def fused_span_attention_sums(
     return dg, dbias
 
 
-def _prepare(q: Tensor, kv: Tensor | None, g: Tensor | None, seed: Tensor | None) -> tuple[Any, ...]:
+def _prepare(
+    q: Tensor, kv: Tensor | None, g: Tensor | None, seed: Tensor | None, unit_values: bool
+) -> tuple[Any, ...]:
     """The projections, H, and what the kernels are compiled for."""
     H = q.size(1) // 3 if kv is None else q.size(1)
     D = q.size(2)
@@ -126,7 +128,8 @@ def _prepare(q: Tensor, kv: Tensor | None, g: Tensor | None, seed: Tensor | None
     kv = q if kv is None else kv.contiguous()
     width = max(16, triton.next_power_of_2(D))
     per_head = g is not None and g.numel() > 1
-    return q, kv, H, (H, D, width, q.size(1), kv.size(1), g is not None, per_head, seed is not None)
+    kinds = g is not None, per_head, unit_values, seed is not None
+    return q, kv, H, (H, D, width, q.size(1), kv.size(1), *kinds)
 
 
 def _numbers(dropout_p: float, scale: float, eps: float) -> tuple[int, float, float, float]:
@@ -139,7 +142,7 @@ def _tile(name: str, q: Tensor) -> Tile:
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, ctx.dropout_p, ctx.scale, ctx.eps, bias = inputs
+    *tensors, ctx.dropout_p, ctx.scale, ctx.eps, bias, ctx.unit_values = inputs
     ctx.save_for_backward(*output, *tensors, bias)
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)  # no zeros for what has no gradient
@@ -148,15 +151,15 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 def _backward(ctx: Any, dout: Tensor, _: Any) -> tuple[Tensor | None, ...]:
     out, lse, q, kv, g, *spans, seed, bias = ctx.saved_tensors
-    settings = ctx.dropout_p, ctx.scale, ctx.eps, bias
+    settings = ctx.dropout_p, ctx.scale, ctx.eps, bias, ctx.unit_values
     if torch.is_grad_enabled():  # somebody differentiates this gradient: use operations that allow it
         inputs = q, kv, g, bias
         wanted = [x for x in inputs if x is not None and x.requires_grad]
         again = plain_span_attention(q, kv, g, Spans(*spans), seed, *settings)
         found = iter(torch.autograd.grad(again, wanted, dout, create_graph=True))
         *grads, dbias = [next(found) if x is not None and x.requires_grad else None for x in inputs]
-        return (*grads, *[None] * 8, dbias)
-    numbers = ctx.dropout_p, ctx.scale, ctx.eps
+        return (*grads, *[None] * 8, dbias, None)
+    numbers = ctx.dropout_p, ctx.scale, ctx.eps, ctx.unit_values
     dq, dkv, parts = fused_span_attention_backward(dout, out, lse, q, kv, g, *spans, seed, *numbers)
 
     def sums() -> tuple[Tensor, Tensor]:
@@ -165,7 +168,7 @@ def _backward(ctx: Any, dout: Tensor, _: Any) -> tuple[Tensor | None, ...]:
 
     dg, dbias = do_aside(ctx.aside, sums, dq, dkv, parts)
     dg, dbias = None if g is None else dg, None if bias is None else dbias
-    return (dq, None if kv is None else dkv, dg, *[None] * 8, dbias)
+    return (dq, None if kv is None else dkv, dg, *[None] * 8, dbias, None)
 
 
 fused_span_attention.register_autograd(_backward, setup_context=_keep)

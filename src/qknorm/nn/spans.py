@@ -85,6 +85,7 @@ def plain_span_attention(
     scale: float,
     eps: float,
     bias: Tensor | None = None,
+    unit_values: bool = False,
 ) -> Tensor:
     """``span_attention`` written out over all R × Rk pairs; ``seed`` None is no dropout."""
     q, k, v = q.chunk(3, dim=1) if kv is None else (q, *kv.chunk(2, dim=1))
@@ -96,6 +97,8 @@ def plain_span_attention(
     q, k, v = torch.where(used_q, q, 0.0), torch.where(used_k, k, 0.0), torch.where(used_k, v, 0.0)
     if g is not None:
         q, k = l2_normalize(q, g[:, None], eps), l2_normalize(k, eps=eps)
+    if unit_values:
+        v = l2_normalize(v, eps=eps)
     wide = torch.promote_types(q.dtype, torch.float32)
     logits = torch.einsum("rhd,shd->hrs", q.to(wide), k.to(wide)) * scale
     key = torch.arange(k.size(0), device=k.device)
