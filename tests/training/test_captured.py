@@ -395,12 +395,16 @@ VARIANTS: dict[str, dict[str, object]] = {
 
 @gpu
 @needs_gpu
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-4), ("bfloat16", 1e-2)])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_variant_of_the_paper_is_captured_alike_on_a_gpu(variant: str) -> None:
+def test_every_variant_of_the_paper_is_captured_alike_on_a_gpu(
+    variant: str, precision: str, tolerance: float
+) -> None:
     """Layers of kernels or of PyTorch's compiler, as the variant allows."""
-    settings, device = TrainingSettings(precision="float32"), torch.device("cuda", 0)
+    settings = TrainingSettings.model_validate({"precision": precision})
+    device = torch.device("cuda", 0)
     plain = run_steps("plain", settings, device, 10, **VARIANTS[variant])[0]
-    assert_same(run_steps("compiled", settings, device, 10, **VARIANTS[variant])[0], plain, 1e-4)
+    assert_same(run_steps("compiled", settings, device, 10, **VARIANTS[variant])[0], plain, tolerance)
 
 
 @gpu
