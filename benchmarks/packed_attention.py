@@ -29,6 +29,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from packed_cases import EPS, LONGEST, Case, Step, Times, medians, token_shares
@@ -86,11 +87,8 @@ def measure(case: Case, older: Callable[..., Tensor] | None, rounds: int) -> Fou
 
 def both_ways(case: Case, forward: Callable[[], Tensor], side_by_side: bool) -> Step:
     def step() -> tuple[Tensor, ...]:
-        before, span_ops.SIDE_BY_SIDE = span_ops.SIDE_BY_SIDE, side_by_side
-        try:
+        with patch.object(span_ops, "SIDE_BY_SIDE", side_by_side):
             return case.gradients(forward())
-        finally:
-            span_ops.SIDE_BY_SIDE = before
 
     return step
 

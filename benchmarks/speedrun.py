@@ -36,13 +36,21 @@ def timed(command: list[str], limit: float) -> tuple[float, bool]:
         code = running.wait(limit if math.isfinite(limit) else None)
         return time.monotonic() - begun, code == 0
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
-        running.send_signal(signal.SIGINT)
-        try:
-            running.wait(TO_STOP)
-        except subprocess.TimeoutExpired:
-            running.kill()
-            running.wait()
+        stop([running])
         return time.monotonic() - begun, False
+
+
+def stop(running: list[subprocess.Popen[bytes]]) -> None:
+    """Ask all to stop, together, and end those that do not."""
+    for process in running:
+        process.send_signal(signal.SIGINT)
+    until = time.monotonic() + TO_STOP
+    for process in running:
+        try:
+            process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:

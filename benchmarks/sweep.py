@@ -17,7 +17,7 @@ import math
 import os
 import re
 import shlex
-import signal
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jobs import multi_process_service
-from speedrun import TO_STOP, curve_of, table
+from speedrun import curve_of, stop, table
 
 from qknorm.config import Recipe, load_recipe
 from qknorm.errors import UserError
@@ -45,10 +45,15 @@ class Variant(NamedTuple):
     @classmethod
     def of(cls, text: str) -> Variant:
         """From ``NAME`` or ``NAME: KEY=VALUE …``."""
-        name, _, changes = text.partition(":")
-        if not name.strip() or any("=" not in change for change in shlex.split(changes)):
+        name, _, given = text.partition(":")
+        try:
+            changes = shlex.split(given)
+        except ValueError:  # a quote that does not end
+            changes = [given]
+        variant = cls(name.strip(), changes)
+        if not variant.folder or any("=" not in change for change in changes):
             raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME or NAME: KEY=VALUE …")
-        return cls(name.strip(), shlex.split(changes))
+        return variant
 
     @property
     def folder(self) -> str:
@@ -93,19 +98,6 @@ def train_all(commands: dict[str, list[str]], seconds: float, logs: Path) -> dic
     return {name: codes.get(name) for name in running}
 
 
-def stop(running: list[subprocess.Popen[bytes]]) -> None:
-    """Ask all to stop, together, and end those that do not."""
-    for process in running:
-        process.send_signal(signal.SIGINT)
-    until = time.monotonic() + TO_STOP
-    for process in running:
-        try:
-            process.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
 def summary(variants: list[Variant], histories: dict[str, list[dict[str, Any]]]) -> str:
     """All variants by what they came to, the lowest dev perplexity of each and its best dev BLEU."""
     rows = []
@@ -148,6 +140,8 @@ def main() -> None:
         parser.error(f"{args.keep} is there already; name another folder for --keep, or remove it first")
     if len({variant.folder for variant in variants}) < len(variants):
         parser.error("two variants have the same name; give each its own")
+    if args.mps and shutil.which("nvidia-cuda-mps-control") is None:
+        parser.error("NVIDIA's multi-process service is not installed here; leave out --mps")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         try:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -85,12 +87,10 @@ def ours_plain(setting: Setting) -> Learner:
     return ours(setting, qk_norm=None)
 
 
-def captured(
-    setting: Setting, batches: Batches, qk_norm: Any = "l2", side_by_side: bool | None = None
-) -> Learner:
+def captured(setting: Setting, batches: Batches, qk_norm: Any = "l2", side_by_side: bool = False) -> Learner:
     """The step of a GPU, ready for any of these batches; elsewhere neither compiled nor captured.
 
-    ``side_by_side`` is what the capture finds ``span_ops.SIDE_BY_SIDE`` to be, where it is not None.
+    ``side_by_side`` is what the capture finds ``span_ops.SIDE_BY_SIDE`` to be.
     """
     room = Room.of(batches.corpus, batches.budget, mixed=isinstance(batches, MixedBatches))
     step = CapturedStep(
@@ -100,16 +100,8 @@ def captured(
         say=print,
         compiles=setting.device.type == "cuda",
     )
-    if side_by_side is None or not HAS_TRITON:
+    with patch("qknorm.nn.span_ops.SIDE_BY_SIDE", side_by_side) if HAS_TRITON else nullcontext():
         step.prepare(batches.largest())
-        return Ours(step)
-    from qknorm.nn import span_ops
-
-    before, span_ops.SIDE_BY_SIDE = span_ops.SIDE_BY_SIDE, side_by_side
-    try:
-        step.prepare(batches.largest())
-    finally:
-        span_ops.SIDE_BY_SIDE = before
     return Ours(step)
 
 

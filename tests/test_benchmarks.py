@@ -172,6 +172,8 @@ def test_variants_are_compared_on_dev_text(monkeypatch, tmp_path, capsys, small_
     [
         (["--variant", "a", "--variant", "a"], "the same name"),
         (["--variant", "a: heads"], "is not of the form"),
+        (["--variant", "!"], "is not of the form"),
+        (["--variant", "a: 'b"], "is not of the form"),
         (["--variant", "a", "--set", "data.folder=nowhere"], "nowhere has no train.en"),
     ],
 )

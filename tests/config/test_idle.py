@@ -22,7 +22,7 @@ def test_every_key_is_a_setting_and_every_value_one_it_may_have():
     [
         (
             {"subwords": {"dropout_passes": 3}},
-            ["subwords.dropout_passes=3 has no effect, since subwords.dropout is 0."],
+            ["subwords.dropout_passes=3 has no effect, since subwords.dropout is 0.0."],
         ),
         ({"subwords": {"dropout_passes": 3, "dropout": 0.1}}, []),
         (

@@ -130,7 +130,7 @@ def test_norwegian_is_not_false(recipe):
         ("name: !thing a\n", "line 1: the value of name cannot be read; write it without the tag !thing."),
         (
             "training:\n  backward: 0.5\nmodel:\n  languages: 0\n",
-            "line 4: model.languages must be 2 where training.backward is above 0.",
+            "line 4: model.languages must be at least 2 where training.backward is above 0.",
         ),
         (
             "training:\n  warmup_steps: 0\n",

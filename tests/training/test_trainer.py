@@ -254,7 +254,7 @@ def test_the_same_asking_heard_twice_is_one(corpus, cache, tmp_path, monkeypatch
     monkeypatch.setattr(Step, "update", interrupting)
     stopped = quiet_train(tiny_recipe(corpus), tmp_path / "run", cache)
     assert stopped.interrupted and stopped.state.step == 1 and stopped.run.last_file.exists()
-    monkeypatch.setattr("qknorm.training.trainer.ONE_ASKING", -1.0)
+    monkeypatch.setattr("qknorm.training.stopping.ONE_ASKING", -1.0)
     with pytest.raises(KeyboardInterrupt):
         quiet_train(tiny_recipe(corpus), tmp_path / "run", cache)
 
@@ -465,5 +465,5 @@ def test_a_run_folder_that_is_none(tmp_path):
 def test_settings_without_effect_are_named(corpus, cache, tmp_path, capsys):
     recipe = tiny_recipe(corpus, "training.backward_passes=3", "training.max_steps=1")
     train(recipe, tmp_path / "run", device="cpu", progress=Progress(), cache=cache)
-    said = "warning: training.backward_passes=3 has no effect, since training.backward is 0."
+    said = "warning: training.backward_passes=3 has no effect, since training.backward is 0.0."
     assert said in capsys.readouterr().err

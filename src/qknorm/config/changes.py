@@ -41,7 +41,7 @@ class Change(NamedTuple):
 
 def changed_settings(old: Recipe, new: Recipe) -> list[Change]:
     """The settings that differ, in the order of declaration."""
-    before, after = _flat(old), _flat(new)
+    before, after = values_of(old), values_of(new)
     return [
         Change(key, before[key], after[key], key not in _FREE)
         for key in settings()
@@ -52,13 +52,15 @@ def changed_settings(old: Recipe, new: Recipe) -> list[Change]:
 def recipe_hash(recipe: Recipe) -> str:
     """SHA-256 of all settings but the name and the paths: the same experiment wherever its files lie."""
     values = {
-        key: value for key, value in _flat(recipe).items() if key != "name" and not settings()[key].is_path
+        key: value
+        for key, value in values_of(recipe).items()
+        if key != "name" and not settings()[key].is_path
     }
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
 
-def _flat(recipe: Recipe) -> dict[str, Any]:
+def values_of(recipe: Recipe) -> dict[str, Any]:
     """Every setting's value by its dotted key."""
     values = recipe.model_dump(mode="json")
     flat: dict[str, Any] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qknorm.config.catalogue import settings
+from qknorm.config.changes import values_of
 from qknorm.config.settings import Recipe
 
 _DECIDED_BY: dict[str, tuple[str, tuple[Any, ...]]] = {
@@ -26,18 +27,9 @@ _DECIDED_BY: dict[str, tuple[str, tuple[Any, ...]]] = {
 
 def idle_settings(recipe: Recipe) -> list[str]:
     """A sentence for each setting that is not as it is by default and has no effect."""
-    said = []
-    for key, (by, values) in _DECIDED_BY.items():
-        given, decides = _value(recipe, key), _value(recipe, by)
-        if decides in values and given != settings()[key].default:
-            said.append(f"{key}={given} has no effect, since {by} is {_plain(decides)}.")
-    return said
-
-
-def _value(recipe: Recipe, key: str) -> Any:
-    section, _, name = key.partition(".")
-    return getattr(getattr(recipe, section), name)
-
-
-def _plain(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    found = values_of(recipe)
+    return [
+        f"{key}={found[key]} has no effect, since {by} is {found[by]}."
+        for key, (by, values) in _DECIDED_BY.items()
+        if found[by] in values and found[key] != settings()[key].default
+    ]

@@ -241,5 +241,5 @@ class Recipe(Settings):
     @model_validator(mode="after")
     def _check(self) -> Recipe:
         if self.training.backward > 0 and self.model.languages < 2:
-            raise ValueError("model.languages must be 2 where training.backward is above 0")
+            raise ValueError("model.languages must be at least 2 where training.backward is above 0")
         return self

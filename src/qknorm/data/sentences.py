@@ -70,7 +70,7 @@ class EncodedPairs:
     def __getitem__(self, index: int) -> tuple[Ids, Ids]:
         return self.source[index], self.target[index]
 
-    def take(self, indices: NDArray[np.integer[Any]]) -> "EncodedPairs":
+    def chosen(self, indices: NDArray[np.integer[Any]]) -> "EncodedPairs":
         """The chosen pairs, in the order asked."""
         return EncodedPairs(*(side.chosen(indices) for side in (self.source, self.target)))
 

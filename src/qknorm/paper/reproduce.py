@@ -176,7 +176,7 @@ def _is_drawn(asked: Experiment, wish: Wish) -> bool:
 def _draw(tasks: Sequence[Task], wish: Wish) -> None:
     """The picture of the first seed's two models."""
     wanted = _experiments([FIGURE1], wish)[: len(FIGURE1.rows)]
-    if wish.systems and len(wanted) < len(FIGURE1.rows):
+    if len(wanted) < len(FIGURE1.rows):
         return
     by_name = {task.name: task for task in tasks}
     shown = [by_name[asked.name] for asked in wanted]

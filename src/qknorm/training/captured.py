@@ -231,7 +231,7 @@ class CapturedStep(Step):
         if self._copied:
             self._copied[turn].record()
 
-    def _learn(self, backward: bool = False) -> list[Tensor]:
+    def _learn(self, backward: bool) -> list[Tensor]:
         """Forward and backward of the batch in the buffers; the gradients of this update so far."""
         if self._halves is not None and self._flat is None:
             self._halves.follow()
@@ -316,7 +316,7 @@ class CapturedStep(Step):
     def _finish(self) -> None:
         self._apply(self._gradients)
 
-    def _whole(self, backward: bool = False) -> None:
+    def _whole(self, backward: bool) -> None:
         self._apply(self._learn(backward))
 
     def _capture(self) -> None:

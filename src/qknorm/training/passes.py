@@ -118,8 +118,8 @@ class Passes:
             return self._one_way(corpus, number)
         order = np.random.default_rng([settings.seed, number, DIRECTION]).permutation(len(corpus))
         back, forth = np.split(order, [round(settings.backward * len(corpus))])
-        turned = self._corpus.take(back).turned()
-        return BothWays(self._one_way(corpus.take(forth), number), self._one_way(turned, number))
+        turned = self._corpus.chosen(back).turned()
+        return BothWays(self._one_way(corpus.chosen(forth), number), self._one_way(turned, number))
 
     def _one_way(self, corpus: EncodedPairs, number: int) -> Batches:
         settings = self._settings

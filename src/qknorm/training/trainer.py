@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,14 +32,13 @@ from qknorm.training.saver import Saver
 from qknorm.training.schedule import decays, peak_rate, rate_at
 from qknorm.training.state import State, Totals
 from qknorm.training.step import Outcome, Step
+from qknorm.training.stopping import stoppable
 from qknorm.training.validation import Validation, validate
 from qknorm.training.warming import warm_up
 from qknorm.workers import Workers
 
 SAVE_SECONDS = 600.0
 """A checkpoint is written at the end of every epoch, and in a longer one this often."""
-ONE_ASKING = 1.0
-"""Seconds in which several Ctrl-C are one: `timeout` sends its signal to a process and again to its group."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +142,7 @@ class Trainer:
                     self.folder.forget_scores()
                 self._say_start()
                 self._try_largest()
-                with self._stoppable(), self._update_stream():
+                with stoppable(self.workers, self.progress), self._update_stream():
                     self._epochs()
             if self.state.finished is None:
                 return Trained(self.folder, self.state, True, None, asked_to_stop=True)
@@ -467,35 +465,3 @@ class Trainer:
             f"{outcome.gradient_norm:.3g}, largest attention logit {worst.max_logit:.3g} (in {name}). {saved}"
             "Try a lower training.learning_rate, more training.warmup_steps, or precision float32."
         )
-
-    @contextmanager
-    def _stoppable(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM ask to stop after the update under way; a second Ctrl-C stops at once.
-
-        Not with several processes: at one Ctrl-C torchrun sends each of them another.
-        """
-        workers = self.workers
-        asked = 0.0
-
-        def ask(number: int, frame: object) -> None:
-            nonlocal asked
-            if workers.stop_asked:
-                again = number == signal.SIGINT and time.monotonic() - asked > ONE_ASKING
-                if again and workers.size == 1:
-                    raise KeyboardInterrupt
-                return
-            workers.stop_asked, asked = True, time.monotonic()
-            self.progress.note("Stopping after this update, to save")
-
-        before: dict[int, Any] = {}
-        try:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                before[number] = signal.signal(number, ask)
-        except ValueError:  # not the main thread: whoever runs us handles signals
-            pass
-        try:
-            yield
-        finally:
-            if not workers.tells_of_loss:  # this one ends by itself, once it has said why
-                for stopped, handler in before.items():
-                    signal.signal(stopped, handler)
