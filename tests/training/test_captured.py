@@ -28,6 +28,7 @@ from qknorm.training.inputs import Room
 from qknorm.training.step import Outcome, Step
 
 VOCABULARY, STEPS = 60, 50
+SOURCE_SUBWORDS = (torch.arange(VOCABULARY) < VOCABULARY - 4) & (torch.arange(VOCABULARY) != PAD)
 CPU = torch.device("cpu")
 gpu = pytest.mark.gpu
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -57,9 +58,8 @@ def run_steps(
     averaging = Averaging(settings, model)
     batches = some_batches()
     said: list[str] = []
-    source_subwords = torch.arange(VOCABULARY) < VOCABULARY - 4
     if kind == "plain":
-        step = Step(model, settings, device, averaging, source_subwords=source_subwords)
+        step = Step(model, settings, device, averaging, source_subwords=SOURCE_SUBWORDS)
     else:
         compiles = kind != "flat"
         step = CapturedStep(
@@ -71,7 +71,7 @@ def run_steps(
             Room.of(batches.corpus, batches.budget),
             said.append,
             compiles,
-            source_subwords=source_subwords,
+            source_subwords=SOURCE_SUBWORDS,
         )
     step.prepare(batches.largest())
     found = []
@@ -141,7 +141,7 @@ def test_the_loss_is_that_of_the_models_logits(fix_norm: bool) -> None:
 def test_backward_is_the_other_language_and_the_other_subwords() -> None:
     settings, model = TrainingSettings(label_smoothing=0.0, backward=0.5), a_model().eval()
     batch = some_batches().batch(2)._replace(backward=True)
-    may = torch.arange(VOCABULARY) < VOCABULARY - 4
+    may = SOURCE_SUBWORDS
     step = Step(model, settings, CPU, Averaging(settings, model), source_subwords=may)
     inputs = step.inputs(batch)
     _, nll = step.loss(inputs)
