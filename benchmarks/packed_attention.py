@@ -7,7 +7,6 @@ One attention module between its projections: from projected heads to the mixed 
 dropout included, in a buffer of 4096 rows. "older" is one kernel that normalises and flash attention over
 sentences, compiled by torch.compile. Every time is of one call of many in a CUDA graph, so that kernels are
 measured and not their launches; candidates alternate in rounds, and medians over the rounds are printed.
-"one launch" has the programs of backward's two kernels in one, side by side.
 "forward" keeps what a backward needs, "backward" is what "both" takes beyond "forward".
 
 Lengths: "fixed 32" is 128 sentences of 32; "all of 8" and so on are batches as training has them, sentences
@@ -29,7 +28,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from packed_cases import EPS, LONGEST, Case, Step, Times, medians, token_shares
@@ -44,13 +42,11 @@ if HAS_TRITON:
     import triton
     from packed_tiles import sweep
 
-    from qknorm.nn import span_ops
     from qknorm.nn.span_ops import TILES, WIDE_TILES
 
 LENGTHS = ("fixed 32", *token_shares())
 KINDS = ("self", "causal", "cross")
 PARTS = ("forward", "backward", "both")
-ONE_LAUNCH = "one launch"
 Found = dict[str, Times]  # by candidate
 
 
@@ -67,7 +63,7 @@ def older_path(
 
 def candidates(case: Case, older: Callable[..., Tensor] | None) -> dict[str, Callable[[], Tensor]]:
     """The forward of each."""
-    found = {"spans": case.spanned, ONE_LAUNCH: case.spanned}
+    found = {"spans": case.spanned}
     if older is not None:
         given = (case.q, case.kv, case.g, case.packing, case.key_packing, case.kind == "causal")
         found["older"] = lambda: older(*given, case.dropout_p)
@@ -80,17 +76,13 @@ def measure(case: Case, older: Callable[..., Tensor] | None, rounds: int) -> Fou
     steps: dict[str, Step] = {}
     for name, forward in forwards.items():
         steps[f"{name} forward"] = forward
-        steps[f"{name} both"] = both_ways(case, forward, name == ONE_LAUNCH)
+        steps[f"{name} both"] = both_ways(case, forward)
     times = medians(steps, rounds)
     return {name: parts_of(times[f"{name} forward"], times[f"{name} both"]) for name in forwards}
 
 
-def both_ways(case: Case, forward: Callable[[], Tensor], side_by_side: bool) -> Step:
-    def step() -> tuple[Tensor, ...]:
-        with patch.object(span_ops, "SIDE_BY_SIDE", side_by_side):
-            return case.gradients(forward())
-
-    return step
+def both_ways(case: Case, forward: Callable[[], Tensor]) -> Step:
+    return lambda: case.gradients(forward())
 
 
 def parts_of(forward: float, both: float) -> Times:
@@ -112,7 +104,7 @@ def row_of(lengths: str, kind: str, found: Found) -> str:
 def compare(cases: list[Case], older: Callable[..., Tensor] | None, rounds: int) -> dict[str, Found]:
     """Measure and print row by row."""
     print("\nmicroseconds of a call; how many times those of the spans both ways take")
-    print(heading(["spans", ONE_LAUNCH, *([] if older is None else ["older"])]), flush=True)
+    print(heading(["spans", *([] if older is None else ["older"])]), flush=True)
     results = {}
     for case in cases:
         results[case.name] = measure(case, older, rounds)
@@ -123,7 +115,7 @@ def compare(cases: list[Case], older: Callable[..., Tensor] | None, rounds: int)
 def compare_tiles(cases: list[Case], before: dict[str, Found], rounds: int) -> dict[str, Times]:
     """The table again with the tiles that were found, beside what it said before."""
     print("\nmicroseconds with these tiles, and what was measured before the search")
-    print(heading(["spans", ONE_LAUNCH, *(f"{name} before" for name in before[cases[0].name])]), flush=True)
+    print(heading(["spans", *(f"{name} before" for name in before[cases[0].name])]), flush=True)
     results = {}
     for case in cases:
         now = measure(case, None, rounds)

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -24,7 +22,6 @@ from qknorm.config import TrainingSettings
 from qknorm.data.batches import Batch, Batches, MixedBatches
 from qknorm.ids import BOS, EOS, PAD, UNK
 from qknorm.model import ModelSettings, Transformer
-from qknorm.nn.triton_support import HAS_TRITON
 from qknorm.training.averaging import Averaging
 from qknorm.training.captured import CapturedStep
 from qknorm.training.inputs import Room
@@ -87,11 +84,8 @@ def ours_plain(setting: Setting) -> Learner:
     return ours(setting, qk_norm=None)
 
 
-def captured(setting: Setting, batches: Batches, qk_norm: Any = "l2", side_by_side: bool = False) -> Learner:
-    """The step of a GPU, ready for any of these batches; elsewhere neither compiled nor captured.
-
-    ``side_by_side`` is what the capture finds ``span_ops.SIDE_BY_SIDE`` to be.
-    """
+def captured(setting: Setting, batches: Batches, qk_norm: Any = "l2") -> Learner:
+    """The step of a GPU, ready for any of these batches; elsewhere neither compiled nor captured."""
     room = Room.of(batches.corpus, batches.budget, mixed=isinstance(batches, MixedBatches))
     step = CapturedStep(
         *parts_of(setting, qk_norm),
@@ -100,8 +94,7 @@ def captured(setting: Setting, batches: Batches, qk_norm: Any = "l2", side_by_si
         say=print,
         compiles=setting.device.type == "cuda",
     )
-    with patch("qknorm.nn.span_ops.SIDE_BY_SIDE", side_by_side) if HAS_TRITON else nullcontext():
-        step.prepare(batches.largest())
+    step.prepare(batches.largest())
     return Ours(step)
 
 

@@ -25,7 +25,6 @@ from qknorm.data.batches import Batch, Batches
 
 CAPTURED: dict[str, dict[str, Any]] = {
     "qknorm": {},
-    "qknorm, one launch": {"side_by_side": True},
     "qknorm, qk_norm=None": {"qk_norm": None},
 }
 EAGER = {"qknorm, eager": ours} | {n: c.prepare for n, c in CANDIDATES.items() if n not in CAPTURED}

@@ -68,30 +68,6 @@ def attend(
 
 
 @triton.jit
-def differentiate(
-    q, kv, g, key_start, key_end, query_start, query_end, seed, out, lse, dout, dq, dkv, delta, parts, R, Rk,
-    drop: tl.constexpr, boost: tl.constexpr, scale: tl.constexpr, eps: tl.constexpr,
-    H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr,
-    NORMALIZE: tl.constexpr, PER_HEAD: tl.constexpr, UNIT_VALUES: tl.constexpr, DROPOUT: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr,
-):  # fmt: skip
-    """The two below side by side; programs of keys find for themselves what those of queries would tell."""
-    if tl.program_id(2) == 0:
-        if tl.program_id(0) * ROWS < R:
-            differentiate_queries(
-                q, kv, g, key_start, key_end, seed, out, lse, dout, dq, delta, parts, R,
-                drop, boost, scale, eps, H, D, WIDTH, Q_HEADS, K_HEADS,
-                NORMALIZE, PER_HEAD, UNIT_VALUES, DROPOUT, ROWS, KEYS,
-            )  # fmt: skip
-    elif tl.program_id(0) * KEYS < Rk:
-        differentiate_keys(
-            q, kv, g, key_start, key_end, query_start, query_end, seed, lse, dout, out, dkv, R, Rk,
-            drop, boost, scale, eps, H, D, WIDTH, Q_HEADS, K_HEADS,
-            NORMALIZE, PER_HEAD, UNIT_VALUES, DROPOUT, ROWS, KEYS, True,
-        )  # fmt: skip
-
-
-@triton.jit
 def differentiate_queries(
     q, kv, g, key_start, key_end, seed, out, lse, dout, dq, delta, parts, R,
     drop: tl.constexpr, boost: tl.constexpr, scale: tl.constexpr, eps: tl.constexpr,
@@ -153,13 +129,13 @@ def differentiate_queries(
 
 @triton.jit
 def differentiate_keys(
-    q, kv, g, key_start, key_end, query_start, query_end, seed, lse, dout, told, dkv, R, Rk,
+    q, kv, g, key_start, key_end, query_start, query_end, seed, lse, dout, delta, dkv, R, Rk,
     drop: tl.constexpr, boost: tl.constexpr, scale: tl.constexpr, eps: tl.constexpr,
     H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr,
     NORMALIZE: tl.constexpr, PER_HEAD: tl.constexpr, UNIT_VALUES: tl.constexpr, DROPOUT: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, BY_ITSELF: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of keys and values; ``told`` is the other one's ``delta``, or ``out`` if BY_ITSELF."""
+    """The gradients of keys and values; ``delta`` is what the kernel above has found."""
     h = tl.program_id(1)
     key = tl.program_id(0) * KEYS + tl.arange(0, KEYS)
     col = tl.arange(0, WIDTH)
@@ -188,11 +164,7 @@ def differentiate_keys(
         level = tl.load(lse + flat, mask=row < last, other=0.0)
         x = load_some(q, row, row < last, start < end, h, col, Q_HEADS, D)
         dy = load_some(dout, row, row < last, start < end, h, col, H, D)
-        if BY_ITSELF:
-            y = load_some(told, row, row < last, start < end, h, col, H, D)
-            mean = tl.sum(y.to(tl.float32) * dy.to(tl.float32), axis=1)
-        else:
-            mean = tl.load(told + flat, mask=row < last, other=0.0)
+        mean = tl.load(delta + flat, mask=row < last, other=0.0)
         if NORMALIZE:
             x = normalized(x, gain, eps)
         seen = (key[:, None] >= start[None, :]) & (key[:, None] < end[None, :])

@@ -13,7 +13,7 @@ from torch.library import triton_op, wrap_triton
 
 from qknorm.nn.aside import current_aside, do_aside
 from qknorm.nn.residual_ops import added_up, column_sums
-from qknorm.nn.span_kernels import attend, differentiate, differentiate_keys, differentiate_queries
+from qknorm.nn.span_kernels import attend, differentiate_keys, differentiate_queries
 from qknorm.nn.spans import Spans, plain_span_attention
 
 
@@ -31,8 +31,6 @@ TILES = {
     "queries": Tile(32, 32, 4, 1),  # backward, one program for a tile of queries
     "keys": Tile(32, 32, 4, 1),  # backward, one program for a tile of keys and values
 }
-SIDE_BY_SIDE = False
-"""Whether backward is one launch, in which queries' and keys' programs run at the same time, or two."""
 WIDE_TILES = dict.fromkeys(TILES, Tile(32, 32, 8, 1))
 """For float32, whose products run outside the tensor cores and want room."""
 
@@ -78,13 +76,6 @@ def fused_span_attention_backward(
     parts = lse.new_empty(programs, H)
     gain = q if g is None else g
     seed = key_start if seed is None else seed
-    if SIDE_BY_SIDE and R and Rk:
-        wrap_triton(differentiate)[(max(programs, triton.cdiv(Rk, tile.keys)), H, 2)](
-            q, kv, gain, key_start, key_end, query_start, query_end, seed, out, lse, dout,
-            dq, dkv, delta, parts, R, Rk, *numbers, *shape, tile.rows, tile.keys,
-            num_warps=tile.warps, num_stages=tile.stages,
-        )  # fmt: skip
-        return dq, dkv if crossing else q.new_empty(0), parts
     if R:
         wrap_triton(differentiate_queries)[(programs, H)](
             q, kv, gain, key_start, key_end, seed, out, lse, dout, dq, delta, parts,
@@ -94,7 +85,7 @@ def fused_span_attention_backward(
     if Rk:
         wrap_triton(differentiate_keys)[(triton.cdiv(Rk, key_tile.keys), H)](
             q, kv, gain, key_start, key_end, query_start, query_end, seed, lse, dout, delta, dkv,
-            R, Rk, *numbers, *shape, key_tile.rows, key_tile.keys, False,
+            R, Rk, *numbers, *shape, key_tile.rows, key_tile.keys,
             num_warps=key_tile.warps, num_stages=key_tile.stages,
         )  # fmt: skip
     return dq, dkv if crossing else q.new_empty(0), parts
