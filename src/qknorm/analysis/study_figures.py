@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from qknorm.analysis.heatmaps import EDGE, FAINT, INK
 from qknorm.analysis.study import HeadStudy, KindStudy
-from qknorm.analysis.weights import KINDS
+from qknorm.analysis.weights import KINDS, Kind
 
 RUNS = ("#2166ac", "#d6604d")
 """The colour of the first run, and of the second."""
@@ -20,6 +20,8 @@ NEAREST = 6.0
 """Points that a name keeps from other names and dots."""
 SIDES = np.array([(9, 5), (-9, 5), (9, -5), (-9, -5), (0, 8), (0, -8), (11, 0), (-11, 0)])
 """Where the name of a dot may stand, in points from it; the first is the best."""
+LEGEND_WIDTH = 100
+"""Letters of both runs' names that a line above the measures has room for."""
 STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.spines.top": False,
@@ -39,7 +41,14 @@ def measures_figure(studies: Sequence[HeadStudy]) -> Figure:
     with matplotlib.rc_context(STYLE):
         height = 1.35 * len(names) + 0.9
         figure = Figure(figsize=(8.2, height))
-        figure.subplots_adjust(0.09, 0.5 / height, 0.99, 1 - 0.55 / height, wspace=0.06, hspace=0.22)
+        figure.subplots_adjust(
+            0.09,
+            0.5 / height,
+            0.99,
+            1 - (0.55 if _is_short(studies) else 0.7) / height,
+            wspace=0.06,
+            hspace=0.22,
+        )
         grid = figure.subplots(len(names), len(KINDS), squeeze=False, sharex="col", sharey="row")
         for row, name in enumerate(names):
             for column, kind in enumerate(KINDS):
@@ -59,7 +68,7 @@ def measures_figure(studies: Sequence[HeadStudy]) -> Figure:
                 if column == 0:
                     axes.set_ylabel(name, size=9)
         if len(studies) > 1:
-            figure.legend(*_legend(studies), loc="upper center", ncols=2)
+            figure.legend(*_legend(studies), loc="upper center", ncols=2 if _is_short(studies) else 1)
         return figure
 
 
@@ -67,10 +76,10 @@ def map_figure(studies: Sequence[HeadStudy]) -> Figure:
     """The heads of each kind on a map, near each other where they attend alike; colours are layers."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(3.6 * len(KINDS), 3.35 * len(studies)), layout="constrained")
-        grid = figure.subplots(len(studies), len(KINDS), squeeze=False)
-        for row, study in enumerate(studies):
-            for column, kind in enumerate(KINDS):
-                each, axes = study.kinds[kind], grid[row, column]
+        rows = _rows(figure, studies)
+        for study, (part, grid) in zip(studies, rows, strict=True):
+            for kind, axes in grid.items():
+                each = study.kinds[kind]
                 L, H = each.measures["entropy"].shape
                 colours = ListedColormap(matplotlib.colormaps["viridis"](np.linspace(0, 0.88, L)))
                 shown = axes.scatter(
@@ -80,16 +89,15 @@ def map_figure(studies: Sequence[HeadStudy]) -> Figure:
                 middle, half = _square(each.places)
                 axes.set(xlim=middle[0] + half, ylim=middle[1] + half, aspect="equal")
                 axes.grid(color="#e6e6e6", linewidth=0.6)
-                axes.set_title(kind if len(studies) == 1 else f"{study.run}: {kind}", size=9)
-            bar = figure.colorbar(shown, ax=grid[row, :].tolist(), shrink=0.7, ticks=range(L))
+            bar = part.colorbar(shown, ax=list(grid.values()), shrink=0.7, ticks=range(L))
             bar.set_ticklabels([str(layer + 1) for layer in range(L)])
             bar.ax.tick_params(length=0)
             bar.set_label("layer")
             bar.outline.set_visible(False)
         figure.draw_without_rendering()  # from here on it is known where everything is
-        for row, study in enumerate(studies):
-            for column, kind in enumerate(KINDS):
-                _name_heads(grid[row, column], study.kinds[kind])
+        for study, (_, grid) in zip(studies, rows, strict=True):
+            for kind, axes in grid.items():
+                _name_heads(axes, study.kinds[kind])
         return figure
 
 
@@ -122,18 +130,17 @@ def importance_figure(studies: Sequence[HeadStudy]) -> Figure:
     largest = max(float(np.abs(values).max()) for each in rises for values in each.values())
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(3.7 * len(KINDS), 2.9 * len(studies)), layout="constrained")
-        grid = figure.subplots(len(studies), len(KINDS), squeeze=False)
-        for row, study in enumerate(studies):
-            for column, kind in enumerate(KINDS):
-                values, axes = rises[row][kind], grid[row, column]
+        for rise, (part, grid) in zip(rises, _rows(figure, studies), strict=True):
+            for kind, axes in grid.items():
+                values = rise[kind]
                 L, H = values.shape
                 shown = axes.imshow(values, cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto")
                 axes.set_xticks(range(H), [str(i + 1) for i in range(H)])
-                axes.set_yticks(range(L), [f"layer {i + 1}" for i in range(L)] if column == 0 else [""] * L)
+                axes.set_yticks(
+                    range(L), [f"layer {i + 1}" for i in range(L)] if kind == KINDS[0] else [""] * L
+                )
                 axes.tick_params(length=0)
-                axes.set_title(kind if len(studies) == 1 else f"{study.run}: {kind}", size=9)
-                if row == len(studies) - 1:
-                    axes.set_xlabel("head")
+                axes.set_xlabel("head")
                 if H <= 8:
                     for layer, head in np.ndindex(L, H):
                         strong = abs(values[layer, head]) > largest * 0.6
@@ -141,10 +148,28 @@ def importance_figure(studies: Sequence[HeadStudy]) -> Figure:
                         text = "0.0" if text[1:] == "0.0" else text
                         middle = dict(ha="center", va="center", size=6.5, color="white" if strong else INK)
                         axes.text(head, layer, text, **middle)
-        bar = figure.colorbar(shown, ax=grid.ravel().tolist(), shrink=0.7)
-        bar.set_label("rise of the loss,\nthousandths of a nat a subword")
-        bar.outline.set_visible(False)
+            bar = part.colorbar(shown, ax=list(grid.values()), shrink=0.7)
+            bar.set_label("rise of the loss,\nthousandths of a nat a subword")
+            bar.outline.set_visible(False)
         return figure
+
+
+def _rows(figure: Figure, studies: Sequence[HeadStudy]) -> list[tuple[Any, dict[Kind, Any]]]:
+    """A part of the figure for each run, under its name if there are two, and its axes by kind."""
+    rows = []
+    for study, part in zip(studies, figure.subfigures(len(studies), 1, squeeze=False)[:, 0], strict=True):
+        if len(studies) > 1:
+            part.suptitle(study.run, size=9, weight="bold")
+        grid = dict(zip(KINDS, part.subplots(1, len(KINDS)), strict=True))
+        for kind, axes in grid.items():
+            axes.set_title(kind, size=9)
+        rows.append((part, grid))
+    return rows
+
+
+def _is_short(studies: Sequence[HeadStudy]) -> bool:
+    """Whether the names of the runs have room side by side."""
+    return sum(len(study.run) for study in studies) <= LEGEND_WIDTH
 
 
 def _dots(axes: Any, values: Any, place: int, runs: int) -> None:

@@ -58,12 +58,16 @@ class Summary:
         }
 
     def _groups(self, target: Target, asked: Iterable[Group]) -> list[Group]:
-        """Those asked for, now or before, and those with runs of this target's systems, paper before fast."""
+        """Those asked for, now or before, and those with runs of this target's systems, paper before fast.
+
+        A user's own settings with a run of nothing but the system that others are compared with are left out.
+        """
         own = {(row.pair, row.system.name) for row in target.rows}
         found = {
             Group(record.about["recipe"], tuple(record.about["overrides"]))
             for record in self.records
             if (record.about["pair"], record.about["system"]) in own
+            and not (record.about["overrides"] and record.about["system"] == target.against)
         }
         families = {row.system.family for row in target.rows}
         wanted = {Group(family or group.kind, group.overrides) for group in asked for family in families}
