@@ -45,6 +45,14 @@ def test_the_rate_may_be_held_before_it_falls(schedule):
     assert rate_at(65, settings(schedule=schedule, hold_steps=60), 1.0, 1.0, 50) == 1.0, "held to the end"
 
 
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_the_rate_may_end_above_zero(schedule):
+    of = settings(schedule=schedule, final_rate=0.2)
+    assert [rate_at(s, of, 1.0, 1.0, 100) for s in (5, 10)] == [0.5, 1.0], "the warm-up is as without"
+    assert rate_at(55, of, 1.0, 1.0, 100) == pytest.approx(0.6, abs=1e-4)
+    assert rate_at(100, of, 2.0, 1.0, 100) == rate_at(10**6, of, 2.0, 1.0, 100) == pytest.approx(0.4)
+
+
 def test_without_warm_up():
     assert rate_at(1, settings(warmup_steps=0, learning_rate=3e-4), 3e-4, 1.0, 9) == 3e-4
 

@@ -16,6 +16,7 @@ _DECIDED_BY: dict[str, tuple[str, tuple[Any, ...]]] = {
     "training.slow_weight": ("training.optimizer", ("adam", "adamw", "muon")),
     "training.slow_beta": ("training.optimizer", ("adam", "adamw", "muon")),
     "training.hold_steps": ("training.schedule", ("plateau", "inverse_sqrt")),
+    "training.final_rate": ("training.schedule", ("plateau", "inverse_sqrt")),
     "training.decay": ("training.schedule", ("inverse_sqrt", "cosine", "linear")),
     "training.patience": ("training.schedule", ("inverse_sqrt", "cosine", "linear")),
     "training.min_learning_rate": ("training.schedule", ("inverse_sqrt", "cosine", "linear")),

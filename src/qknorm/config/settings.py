@@ -160,11 +160,13 @@ class TrainingSettings(Settings):
     schedule: Literal["plateau", "inverse_sqrt", "cosine", "linear"] = "plateau"
     """The rate after the warm-up. plateau is the paper's: flat, times `decay` after an epoch whose dev BLEU
     is below the lowest of the `patience` epochs before it, until it is under min_learning_rate. inverse_sqrt
-    falls with the root of the step, cosine and linear fall to 0 at the end of the run."""
+    falls with the root of the step, cosine and linear fall to `final_rate` at the end of the run."""
     warmup_steps: Natural = 8000
     """Updates in which the rate rises from 0 to its highest; 0 for none."""
     hold_steps: Natural = 0
     """Updates after the warm-up at the highest rate, before cosine or linear lets it fall."""
+    final_rate: Chance = 0.0
+    """What cosine and linear end at, as a share of the highest rate; more than 0 is for an `average`."""
     decay: Annotated[float, Field(gt=0, lt=1)] = 0.8
     """What plateau multiplies the rate by."""
     patience: Count = 3

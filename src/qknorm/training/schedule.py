@@ -31,7 +31,7 @@ def rate_at(step: int, settings: TrainingSettings, peak: float, factor: float, t
     left = min(max(left, 0.0), 1.0)
     if settings.schedule == "cosine":
         left = 0.5 - 0.5 * math.cos(math.pi * left)
-    return peak * left
+    return peak * (settings.final_rate + (1.0 - settings.final_rate) * left)
 
 
 def slow_at(step: int, settings: TrainingSettings) -> tuple[float, float]:
