@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from qknorm.training.finish import finish
 from qknorm.training.opening import code_hash
 from qknorm.training.saver import Saver
 from qknorm.training.step import Step
+from qknorm.training.validation import validate
 from qknorm.workers import Workers
 from support.tiny import tiny_recipe, write_corpus
 
@@ -460,6 +462,22 @@ def test_ema_and_last_average_the_weights(corpus, cache, tmp_path):
 def test_a_run_folder_that_is_none(tmp_path):
     with pytest.raises(UserError, match=r"is not a run folder .* `qknorm train`"):
         Run.open(tmp_path)
+
+
+def test_logits_that_run_away_are_told_once(corpus, cache, tmp_path, capsys, monkeypatch):
+    largest = iter([40.0, 852.4, 41010.3])
+
+    def validated(*args):
+        return replace(validate(*args), max_logit=next(largest))
+
+    monkeypatch.setattr("qknorm.training.trainer.validate", validated)
+    settings = ("model.qk_norm=null", "training.epoch_batches=1", "training.max_steps=3")
+    train(tiny_recipe(corpus, *settings), tmp_path / "run", device="cpu", progress=Progress(), cache=cache)
+    said = [line for line in capsys.readouterr().err.splitlines() if "logit" in line]
+    assert len(said) == 1
+    assert (
+        "warning: The largest attention logit has reached 852." in said[0] and "model.qk_norm=l2" in said[0]
+    )
 
 
 def test_settings_without_effect_are_named(corpus, cache, tmp_path, capsys):

@@ -12,6 +12,9 @@ from qknorm.run import Run
 from qknorm.training.state import State
 from qknorm.training.validation import Validation
 
+RUN_AWAY = 500.0
+"""A largest logit that is worth a warning; modules that were well had 16 to 53 (results/heads.md)."""
+
 
 class Journal:
     """Rows are added at the end of epochs; a resume drops those of epochs that will be run again."""
@@ -62,6 +65,18 @@ class Journal:
             "seconds": done.seconds,
             "elapsed": state.elapsed,
         }
+
+    def caution(self, row: dict[str, Any]) -> str | None:
+        """What the user should know of an epoch that is to be added; None if there is nothing new."""
+        if row["max_logit"] < RUN_AWAY or any(
+            (before.get("max_logit") or 0.0) >= RUN_AWAY for before in self.rows
+        ):
+            return None
+        return (
+            f"The largest attention logit has reached {row['max_logit']:,.0f}. Heads with such logits are "
+            "stuck on one position and learn no more; a lower training.learning_rate prevents it, and so "
+            "does model.qk_norm=l2."
+        )
 
     def add(self, row: dict[str, Any]) -> None:
         self.rows.append(row)

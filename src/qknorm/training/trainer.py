@@ -346,10 +346,14 @@ class Trainer:
             state.factor *= settings.decay
         state.epoch, state.batches, state.totals = state.epoch + 1, 0, Totals()
         state.finished = self._reason_to_end()
+        caution = None
         if self.workers.first:
+            caution = self.journal.caution(row)
             self.journal.add(row)
         self._save()
         self.progress.note(Journal.line(row))
+        if caution is not None:
+            self.progress.warn(caution)
         if state.finished is not None:
             self.progress.note(f"Training is over: {state.finished}. Best epoch: {state.best_epoch}.")
 
