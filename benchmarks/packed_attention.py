@@ -104,7 +104,7 @@ def row_of(lengths: str, kind: str, found: Found) -> str:
 def compare(cases: list[Case], older: Callable[..., Tensor] | None, rounds: int) -> dict[str, Found]:
     """Measure and print row by row."""
     print("\nmicroseconds of a call; how many times those of the spans both ways take")
-    print(heading(["spans", *([] if older is None else ["older"])]), flush=True)
+    print(heading(["spans"] if older is None else ["spans", "older"]), flush=True)
     results = {}
     for case in cases:
         results[case.name] = measure(case, older, rounds)

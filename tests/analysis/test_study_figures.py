@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
-from matplotlib.text import Annotation
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.text import Annotation, Text
 
 from qknorm.analysis.measures import MEASURES
 from qknorm.analysis.study import HeadStudy, KindStudy
-from qknorm.analysis.study_figures import map_figure
+from qknorm.analysis.study_figures import importance_figure, map_figure, measures_figure
 from qknorm.analysis.weights import KINDS
 
 
@@ -44,3 +47,21 @@ def test_names_of_heads_neither_overlap_nor_leave_the_map():
         assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
         inside = axes.get_window_extent()
         assert all(inside.x0 < box.x0 and box.x1 < inside.x1 for box in boxes)
+
+
+@pytest.mark.parametrize("draw", [importance_figure, map_figure, measures_figure])
+def test_long_names_of_two_runs_are_whole_and_apart(draw):
+    study = a_study(np.array([[0.0, 0.0], [0.5, 0.4], [-0.6, 0.1], [0.1, -0.5]]), layers=2)
+    kinds = {kind: replace(each, importance=np.ones((2, 2))) for kind, each in study.kinds.items()}
+    names = [
+        f"en-vi-{system}-fast-seed1-ea14e8eb512d-and-much-more-of-it-than-has-room"
+        for system in ("qknorm", "baseline")
+    ]
+    figure = draw([replace(study, run=name, kinds=kinds) for name in names])
+    figure.draw_without_rendering()
+    named = [each for each in figure.findobj(Text) if each.get_text() in names]
+    assert sorted(each.get_text() for each in named) == sorted(names)
+    titles = [axes.title for axes in figure.findobj(Axes) if axes.get_title()]
+    boxes = [each.get_window_extent() for each in (*named, *titles)]
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes)

@@ -107,7 +107,7 @@ def write_pages(wish: Wish, image: dict[str, Any] | None = None) -> None:
         file = wish.results / f"{target.name}.json"
         if target not in wish.targets and read_summary(file) is None:
             continue
-        asked = [wish.group] if target in wish.targets and (wish.trains or wish.overrides) else []
+        asked = [wish.group] if target in wish.targets and wish.trains else []
         built = summary.build(target, asked)
         if target is FIGURE1:
             built["image"] = image or _drawn_before(file, built)

@@ -68,14 +68,13 @@ class Journal:
 
     def caution(self, row: dict[str, Any]) -> str | None:
         """What the user should know of an epoch that is to be added; None if there is nothing new."""
-        if row["max_logit"] < RUN_AWAY or any(
-            (before.get("max_logit") or 0.0) >= RUN_AWAY for before in self.rows
-        ):
+        before = max((each["max_logit"] for each in self.rows), default=0.0)
+        if row["max_logit"] < RUN_AWAY or before >= RUN_AWAY:
             return None
         return (
-            f"The largest attention logit has reached {row['max_logit']:,.0f}. Heads with such logits are "
-            "stuck on one position and learn no more; a lower training.learning_rate prevents it, and so "
-            "does model.qk_norm=l2."
+            f"The largest attention logit has reached {row['max_logit']:,.0f}. Heads with such logits tend "
+            "to get stuck on one position; a lower training.learning_rate may prevent it, and "
+            "model.qk_norm=l2 does."
         )
 
     def add(self, row: dict[str, Any]) -> None:

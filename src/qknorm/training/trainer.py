@@ -346,9 +346,8 @@ class Trainer:
             state.factor *= settings.decay
         state.epoch, state.batches, state.totals = state.epoch + 1, 0, Totals()
         state.finished = self._reason_to_end()
-        caution = None
+        caution = self.journal.caution(row)
         if self.workers.first:
-            caution = self.journal.caution(row)
             self.journal.add(row)
         self._save()
         self.progress.note(Journal.line(row))
