@@ -161,7 +161,7 @@ def _reading(summary: dict[str, Any], done: Sequence[dict[str, Any]]) -> str:
     words = [
         f"Figures: {named}.",
         "Ours is the mean over seeds and spread their standard deviation.",
-        "Minutes are from the first reading of the text to the end of training.",
+        "Minutes are from the first reading of the text to the end of training, those of all seeds added up.",
     ]
     if any(row["side_by_side"] for row in done):
         words.append(
@@ -200,11 +200,13 @@ def _figure(summary: dict[str, Any]) -> list[str]:
     heads = ", ".join(map(str, image["heads"]))
     rows = [[name, *(f"{value:.2f}" for value in values)] for name, values in image["entropy"].items()]
     shown = [f"head {head}" for head in image["heads"]]
+    runs = " and ".join(f"[{name}](runs/{name}/record.json)" for name in image["runs"])
     return [
         f"![{summary['title']}]({image['file']})",
         f"Layer {image['layer']} of the encoder, heads {heads}, on “{image['sentence']}” Above, scaled dot "
-        "product; below, QKNorm. The layer and the heads were fixed beforehand, not picked by how they look. "
-        "Colours follow the square root of the weight, so that what is spread thin can still be seen.",
+        f"product; below, QKNorm ({runs}). The layer and the heads were fixed beforehand, not picked by how "
+        "they look. Colours follow the square root of the weight, so that what is spread thin can still be "
+        "seen.",
         "Mean entropy of a row of weights, in nats (higher is more diffuse; "
         f"evenly spread over this sentence it would be {image['uniform']:.2f}):",
         table(["", *shown, "all heads of the encoder"], rows),
