@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qknorm.cli import options
+
 if TYPE_CHECKING:
     from qknorm.data.corpus import Corpus
     from qknorm.data.download import Progress as Report
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Get text to learn from: named corpora, or the built-in phrasebook.",
+    help="Get text to learn from: named corpora, the built-in phrasebook, or what trained models add to it.",
 )
 
 To = Annotated[Path, typer.Option("--to", metavar="DIR", help="Folder to put the files in.")]
@@ -87,13 +89,74 @@ def phrasebook(
     _say(write_phrasebook(pair, to, train=train, dev=dev, test=test, seed=seed))
 
 
+@app.command()
+def augment(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Trained models; the first says which text it is about."),
+    ],
+    to: To,
+    source_text: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="More text of the source language alone; may be repeated."),
+    ] = None,
+    target_text: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="More text of the target language alone; may be repeated."),
+    ] = None,
+    beam: Annotated[
+        int | None, typer.Option(min=1, help="Hypotheses kept at every step; as in each run's recipe else.")
+    ] = None,
+    precision: Annotated[
+        options.Precision, typer.Option(help="bfloat16 is faster on a GPU.")
+    ] = options.Precision.float32,
+    device: options.Device = None,
+) -> None:
+    """Let trained models translate their own training text, and join what they say to it as more pairs.
+
+    A run trained the other way round on the same text translates its other side. Text of one language alone
+    is translated by the runs that read it (back-translation). Stopped by Ctrl-C, the same command goes on.
+    Dev and test text stay as they are.
+
+    \b
+      qknorm train gl-en.yaml --run runs/gl-en
+      qknorm train gl-en.yaml --run runs/en-gl --set data.source=en --set data.target=gl
+      qknorm data augment runs/gl-en runs/en-gl --to data/gl-en-more
+      qknorm train gl-en.yaml --run runs/gl-en-more --set data.folder=data/gl-en-more
+      qknorm data augment runs/gl-en runs/en-gl --target-text news.en --to data/gl-en-news
+    """
+    import time
+
+    from qknorm.progress import Progress
+    from qknorm.translation.augment import Search
+    from qknorm.translation.augment import augment as make
+    from qknorm.workers import Workers
+
+    options.check_folder(to)
+    search = Search(beam, precision.value)
+    texts = {"source_text": source_text or (), "target_text": target_text or ()}
+    progress = Progress(since=time.monotonic())
+    with Workers.start(options.check_device(device)) as workers:
+        try:
+            corpus = make(runs, to, **texts, search=search, workers=workers, progress=progress)
+        except KeyboardInterrupt:
+            progress.note("Stopped; what was translated is kept. The same command goes on.")
+            raise
+        if workers.first:
+            _say(corpus)
+
+
 def _say(corpus: Corpus) -> None:
     print(corpus.note)
     for split, (source, target) in corpus.paths.items():
         print(f"{split:<6}{corpus.counts[split]:>9,} pairs   {source} {target}")
-    files = zip(("--source", "--target"), corpus.paths["train"], strict=True)
-    named = shlex.join(word for option, path in files for word in (option, str(path)))
-    print(f"Train with: qknorm train {named} --subwords {corpus.state}")
+    named = [
+        word
+        for split, paths in corpus.paths.items()
+        for side, path in zip(("source", "target"), paths, strict=True)
+        for word in (f"--{side}" if split == "train" else f"--{split}-{side}", str(path))
+    ]
+    print(f"Train with: qknorm train {shlex.join(named)} --subwords {corpus.state}")
 
 
 @contextmanager
