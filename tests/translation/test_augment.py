@@ -46,8 +46,8 @@ def both(folder, split="train"):
     return list(zip(read(folder / f"{split}.src"), read(folder / f"{split}.tgt"), strict=True))
 
 
-def add(runs, to, **options):
-    return augment(runs, to, progress=Progress(quiet=True), **options)
+def add(runs, to, quiet=True, **options):
+    return augment(runs, to, progress=Progress(quiet=quiet), **options)
 
 
 def joined(real, *parts):
@@ -89,7 +89,7 @@ def test_one_can_train_on_it(runs, tmp_path):
     assert (path / "hypotheses" / "test.txt").exists()
 
 
-def test_stopped_and_gone_on_with_is_as_if_never_stopped(runs, tmp_path, monkeypatch):
+def test_stopped_and_gone_on_with_is_as_if_never_stopped(runs, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(translator, "CHUNK", 7)
     add(runs[:2], tmp_path / "whole")
     honest = Translator.stream
@@ -118,8 +118,11 @@ def test_stopped_and_gone_on_with_is_as_if_never_stopped(runs, tmp_path, monkeyp
     with begun.open("ab") as file:
         file.write(b"a line that was cut o")
     monkeypatch.setattr(Translator, "stream", counted)
-    add(runs[:2], tmp_path / "more")
+    add(runs[:2], tmp_path / "more", quiet=False)
     assert len(read_lines) == 120 - 28 + 120
+    said = capsys.readouterr().err
+    assert "there translates train.src: 120 lines, 28 of them done before\n" in said
+    assert "back translates train.tgt: 120 lines\n" in said
     for name in ("train.src", "train.tgt", "augmented.json", "SHA256SUMS"):
         assert (tmp_path / "more" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     read_lines.clear()

@@ -93,7 +93,7 @@ def phrasebook(
 def augment(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="Trained models; the first says which text it is about."),
+        typer.Argument(metavar="RUN", help="Trained models; the first says which text it is about."),
     ],
     to: To,
     source_text: Annotated[

@@ -179,8 +179,10 @@ def _translate(
     total = count_lines(text)
     rest = islice(lines(text), done, None)
     found = model.stream(rest, beam=search.beam, workers=workers)
-    quiet = progress if workers.first else Progress(quiet=True)
-    with quiet.bar(f"{name} translates {text.name}", total, done) as bar:
+    told = progress if workers.first else Progress(quiet=True)
+    before = f", {done:,} of them done before" if done else ""
+    told.note(f"{name} translates {text.name}: {total:,} lines{before}")
+    with told.bar(f"{name} translates {text.name}", total, done) as bar:
         for translations in _steps((best[0].text if best else "" for best in found), step):
             if workers.first:
                 with open(begun, "ab") as to:
