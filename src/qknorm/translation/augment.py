@@ -96,8 +96,8 @@ def augment(
                 model = model or Translator.load(
                     run.path, workers.device, dtype=getattr(torch, search.precision)
                 )
-                _translate(model, text, file, search, workers, progress, run.path.name)
-            done.append((Part(run.path.name, side, text.name), text, file))
+                _translate(model, text, file, search, workers, progress, run.path.resolve().name)
+            done.append((Part(run.path.resolve().name, side, text.name), text, file))
     if not workers.first:
         return _corpus(opened[0], to, given, {}, "")
     return _join(opened[0], given, done, to)
@@ -158,7 +158,7 @@ def _part_file(run: Run, text: Path, to: Path, search: Search) -> Path:
         search.precision,
     ]
     digest = hashlib.sha256(json.dumps(known).encode()).hexdigest()[:12]
-    return to / PARTS / f"{run.path.name}.{text.name.removesuffix('.gz')}.{digest}"
+    return to / PARTS / f"{run.path.resolve().name}.{text.name.removesuffix('.gz')}.{digest}"
 
 
 def _translate(
