@@ -53,8 +53,9 @@ def folder(tmp_path, monkeypatch):
     swapped = (tmp_path / "ref.en").read_text().replace("cat", "dog")
     for name in ("hyp.en", "baseline.en"):
         (tmp_path / name).write_text(swapped)
-    for file in list(corpus.iterdir()):
-        shutil.copy(file, corpus / f"{file.stem}.{ {'src': 'gl', 'tgt': 'en'}[file.suffix[1:]] }")
+    for side, code in (("src", "gl"), ("tgt", "en")):
+        for file in list(corpus.glob(f"*.{side}")):
+            shutil.copy(file, file.with_suffix(f".{code}"))
     recipe = tiny_recipe(corpus, "data.source=gl", "data.target=en", "training.max_epochs=1")
     (tmp_path / "gl-en.yaml").write_text(dump_recipe(recipe))
     tiny = tiny_recipe(corpus).model_dump(mode="json")

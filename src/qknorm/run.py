@@ -109,6 +109,26 @@ class Run:
         self._check(self.subwords_file)
         return Subwords.load(self.subwords_file)
 
+    def text_files(self, split: str) -> tuple[Path, Path] | None:
+        """Where train, dev or test lies: in the run folder if dev was split off, else as the recipe says."""
+        own = self.path / "data" / f"{split}.source", self.path / "data" / f"{split}.target"
+        if all(file.exists() for file in own):
+            return own
+        found: tuple[Path, Path] | None = getattr(self.recipe().data.paths(), split)
+        return found
+
+    def checked_text(self, split: str) -> tuple[Path, Path] | None:
+        """The same; a UserError where it is no longer the text that the run was trained with."""
+        files = self.text_files(split)
+        known = self.manifest().get("corpus", {})
+        for side, file in zip(("source", "target"), files or (), strict=False):
+            if known.get(f"{split}.{side}") != sha256_file(file):
+                raise UserError(
+                    f"{file} is not the {split} text that {self.path} was trained with; "
+                    "restore it from a copy."
+                )
+        return files
+
     def model(self, which: str = "best", device: torch.device | str = "cpu") -> Transformer:
         """The trained model, ``"best"`` or ``"last"``, in evaluation mode."""
         model = build_model(self.recipe(), self.subwords())

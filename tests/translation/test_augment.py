@@ -180,7 +180,7 @@ def test_packed_text(tmp_path):
         with gzip.open(f"{file}.gz", "wb") as packed:
             packed.write(file.read_bytes())
         file.unlink()
-    with pytest.raises(UserError, match=r"train\.src\.gz has changed since .* was trained on it"):
+    with pytest.raises(UserError, match=r"train\.src\.gz is not the train text that .* was trained with"):
         add([plain], tmp_path / "b")
     packed = made(tiny_recipe(corpus), tmp_path / "packed" / "run", tmp_path)
     add([packed], tmp_path / "b")
@@ -199,7 +199,19 @@ def test_what_does_not_fit_is_refused(runs, tmp_path):
     (tmp_path / "young" / "best.safetensors").unlink()
     with pytest.raises(UserError, match=r"best\.safetensors does not exist yet; train .*young first"):
         add([there, tmp_path / "young"], tmp_path / "more")
-    assert not (tmp_path / "more" / "train.src").exists()
+    with pytest.raises(UserError, match="There is no file .*none.tgt"):
+        add([there, back], tmp_path / "more", target_text=[tmp_path / "none.tgt"])
+    assert not (tmp_path / "more").exists(), "all of it is said before anything is translated"
+
+
+def test_text_that_is_there_stays(runs, tmp_path):
+    """A folder that this command did not make is not written in; its own may be made again."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "dev.tgt").write_text("precious\n")
+    with pytest.raises(UserError, match=r"dev\.tgt is there already, and not by this command"):
+        add(runs[:1], tmp_path / "mine")
+    assert [file.name for file in (tmp_path / "mine").iterdir()] == ["dev.tgt"]
+    assert (tmp_path / "mine" / "dev.tgt").read_text() == "precious\n"
 
 
 def test_the_command(runs, tmp_path, monkeypatch, capsys):

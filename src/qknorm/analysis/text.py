@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qknorm.data import lines, pairs
-from qknorm.data.text import sha256_file
 from qknorm.errors import UserError
 from qknorm.run import Run
 
@@ -40,26 +39,19 @@ def run_names(runs: Sequence[Run]) -> list[str]:
 
 def split_text(run: Run, split: str) -> Text:
     """Dev or test of a run, as it was when the run was trained."""
-    source, target = split_files(run, split)
-    known = run.manifest().get("corpus", {})
-    for side, file in (("source", source), ("target", target)):
-        if known.get(f"{split}.{side}") != sha256_file(file):
-            raise UserError(
-                f"{file} is not the {split} text that {run.path} was trained with; restore it from a copy."
-            )
+    source, target = _there(run.checked_text(split), run, split)
     return Text(split, list(lines(source)), list(lines(target)))
 
 
 def split_files(run: Run, split: str) -> tuple[Path, Path]:
-    """Where train, dev or test of a run lies: in its folder if dev was split off, else as its recipe says."""
-    own = run.path / "data" / f"{split}.source", run.path / "data" / f"{split}.target"
-    if all(file.exists() for file in own):
-        return own
-    found = getattr(run.recipe().data.paths(), split)
-    if found is None:
+    """Where train, dev or test of a run lies."""
+    return _there(run.text_files(split), run, split)
+
+
+def _there(files: tuple[Path, Path] | None, run: Run, split: str) -> tuple[Path, Path]:
+    if files is None:
         raise UserError(f"{run.path} has no {split} text: its recipe names none.")
-    source, target = found
-    return source, target
+    return files
 
 
 def file_text(source: Path, target: Path) -> Text:

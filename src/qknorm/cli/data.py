@@ -142,7 +142,7 @@ def augment(
         except KeyboardInterrupt:
             progress.note("Stopped; what was translated is kept. The same command goes on.")
             raise
-        if workers.first:
+        if corpus is not None:
             _say(corpus)
 
 

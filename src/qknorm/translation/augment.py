@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby, islice
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -26,7 +26,7 @@ from qknorm.errors import UserError
 from qknorm.progress import Progress
 from qknorm.run import Run
 from qknorm.translation import translator
-from qknorm.translation.translator import Translator
+from qknorm.translation.translator import Translator, chunks
 from qknorm.workers import Workers
 
 PARTS = "parts"
@@ -36,18 +36,33 @@ ABOUT = "augmented.json"
 
 @dataclass(frozen=True)
 class Part:
-    """One text that one run translates, and what came of it."""
+    """What came of one text that one run translated."""
 
     run: str
     reads: Side
     """The side of the corpus that the text is of; the translations are of the other one."""
     text: str
-    lines: int = 0
-    kept: int = 0
-    blank: int = 0
+    lines: int
+    kept: int
+    blank: int
     """Lines that are blank or were translated by nothing."""
-    copies: int = 0
+    copies: int
     """Pairs that were there already."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A text, of which side it is, the run that translates it, and where the translations go."""
+
+    run: Run
+    reads: Side
+    text: Path
+    lines: int
+    file: Path
+
+    @property
+    def name(self) -> str:
+        return self.run.path.resolve().name
 
 
 @dataclass(frozen=True)
@@ -64,62 +79,63 @@ def augment(
     *,
     source_text: Sequence[Path] = (),
     target_text: Sequence[Path] = (),
-    search: Search = Search(),  # noqa: B008  # it is frozen
+    search: Search | None = None,
     workers: Workers | None = None,
     progress: Progress | None = None,
-) -> Corpus:
+) -> Corpus | None:
     """Lay out in ``to`` the text a run was trained on together with translations of it.
 
     Of a run that translates as the first one does, the pairs are (source, its translation); of one that was
     trained the other way round on the same text, (its translation, target). ``source_text`` and
     ``target_text`` are files of one language alone, which those runs translate too. Pairs that are there
-    already and empty translations are left out. What was translated before a stop is taken up again.
+    already and empty translations are left out. What was translated before a stop is taken up again. Of
+    several ``workers``, only the first gets the corpus.
     """
+    search = search or Search()
     workers = workers or Workers(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     progress = progress or Progress()
     opened = [Run.open(path) for path in runs]
     if not opened:
         raise UserError("Name at least one run folder to translate with.")
     given = _text_of(opened[0])
-    _refuse_own_folder(to, given)
-    reads = [_reads(run, opened[0]) for run in opened]
-    extra: dict[Side, Sequence[Path]] = {"source": source_text, "target": target_text}
-    for side, files in extra.items():
-        if files and side not in reads:
-            raise UserError(_no_run_for(side, files[0], opened[0]))
-    done: list[tuple[Part, Path, Path]] = []
-    for run, side in zip(opened, reads, strict=True):
+    _refuse_folder(to, opened[0], given)
+    jobs = _jobs(opened, given, {"source": source_text, "target": target_text}, to, search)
+    for run, run_jobs in groupby(jobs, lambda job: job.run):
         model: Translator | None = None
-        for text in (given.train[side == "target"], *extra[side]):
-            file = _part_file(run, text, to, search)
-            if not workers.tell(file.exists()):
+        for job in run_jobs:
+            if not workers.tell(job.file.exists()):
                 model = model or Translator.load(
                     run.path, workers.device, dtype=getattr(torch, search.precision)
                 )
-                _translate(model, text, file, search, workers, progress, run.path.resolve().name)
-            done.append((Part(run.path.resolve().name, side, text.name), text, file))
-    if not workers.first:
-        return _corpus(opened[0], to, given, {}, "")
-    return _join(opened[0], given, done, to)
+                _translate(model, job, search, workers, progress)
+    return _join(opened[0], given, jobs, to) if workers.first else None
+
+
+def _jobs(
+    runs: Sequence[Run], given: SplitPaths, extra: dict[Side, Sequence[Path]], to: Path, search: Search
+) -> list[Job]:
+    """All there is to translate; whatever is wrong with a run or a text is said before any of it is."""
+    reads = [_reads(run, runs[0], given) for run in runs]
+    for side, files in extra.items():
+        if files and side not in reads:
+            raise UserError(_no_run_for(side, files[0], runs[0]))
+    texts = {side: (given.train[side == "target"], *extra[side]) for side in reads}
+    counts = {text: sum(1 for _ in lines(text)) for each in texts.values() for text in each}
+    return [
+        Job(run, side, text, counts[text], _part_file(run, text, to, search))
+        for run, side in zip(runs, reads, strict=True)
+        for text in texts[side]
+    ]
 
 
 def _text_of(run: Run) -> SplitPaths:
-    """The text a run was trained on, as it was then."""
-    paths = run.recipe().data.paths()
-    if paths.dev is None:  # it was split off train, and must not come back into it
-        folder = run.path / "data"
-        train, dev = ((folder / f"{split}.source", folder / f"{split}.target") for split in ("train", "dev"))
-        paths = SplitPaths(train, dev, paths.test)
-    then = run.manifest()["corpus"]
-    for side, path in zip(("source", "target"), paths.train, strict=True):
-        if sha256_file(path) != then[f"train.{side}"]:
-            raise UserError(
-                f"{path} has changed since {run.path} was trained on it; restore it, or train again."
-            )
-    return paths
+    """The text a run was trained on, as it was then: dev text that was split off train stays out of it."""
+    train = run.checked_text("train")
+    assert train is not None  # it was trained
+    return SplitPaths(train, run.checked_text("dev"), run.checked_text("test"))
 
 
-def _reads(run: Run, first: Run) -> Side:
+def _reads(run: Run, first: Run, given: SplitPaths) -> Side:
     """Which side of the first run's text a run translates."""
     ours, theirs = first.manifest()["corpus"], run.manifest()["corpus"]
     sides = [(corpus["train.source"], corpus["train.target"]) for corpus in (ours, theirs)]
@@ -127,7 +143,7 @@ def _reads(run: Run, first: Run) -> Side:
         return "source"
     if sides[1] == sides[0][::-1]:
         return "target"
-    source, target = _text_of(first).train
+    source, target = given.train
     raise UserError(
         f"{run.path} was not trained on the text of {first.path}, neither that way round nor the other; "
         f"train one with --source {source} --target {target}, or with these two exchanged."
@@ -139,9 +155,14 @@ def _no_run_for(side: Side, file: Path, first: Run) -> str:
     return f"{file} is text of the {side} language, and no run was named that translates {way} {first.path}."
 
 
-def _refuse_own_folder(to: Path, given: SplitPaths) -> None:
+def _refuse_folder(to: Path, first: Run, given: SplitPaths) -> None:
+    """Text that someone else put in the folder is not to be replaced."""
     if any(path.resolve().parent == to.resolve() for path in given.train):
         raise UserError(f"{to} holds the text that is to be translated; name another folder with --to.")
+    names = [path for pair in split_paths(to, *_codes(first)).values() for path in pair]
+    there = next((path for path in names if path.exists()), None)
+    if there is not None and not (to / PARTS).is_dir():
+        raise UserError(f"{there} is there already, and not by this command; name another folder with --to.")
 
 
 def _part_file(run: Run, text: Path, to: Path, search: Search) -> Path:
@@ -161,44 +182,32 @@ def _part_file(run: Run, text: Path, to: Path, search: Search) -> Path:
     return to / PARTS / f"{run.path.resolve().name}.{text.name.removesuffix('.gz')}.{digest}"
 
 
-def _translate(
-    model: Translator,
-    text: Path,
-    file: Path,
-    search: Search,
-    workers: Workers,
-    progress: Progress,
-    name: str,
-) -> None:
+def _translate(model: Translator, job: Job, search: Search, workers: Workers, progress: Progress) -> None:
     """Write the translations of a text, after those that an earlier call has got to."""
     step = translator.CHUNK * workers.size
-    begun = file.with_name(f"{file.name}.begun")
+    begun = job.file.with_name(f"{job.file.name}.begun")
     if workers.first:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        job.file.parent.mkdir(parents=True, exist_ok=True)
+        begun.touch()
     done = int(workers.tell(_whole_steps(begun, step) if workers.first else 0))
-    total = count_lines(text)
-    rest = islice(lines(text), done, None)
-    found = model.stream(rest, beam=search.beam, workers=workers)
+    found = model.stream(islice(lines(job.text), done, None), beam=search.beam, workers=workers)
     told = progress if workers.first else Progress(quiet=True)
+    what = f"{job.name} translates {job.text.name}"
     before = f", {done:,} of them done before" if done else ""
-    told.note(f"{name} translates {text.name}: {total:,} lines{before}")
-    with told.bar(f"{name} translates {text.name}", total, done) as bar:
-        for translations in _steps((best[0].text if best else "" for best in found), step):
+    told.note(f"{what}: {job.lines:,} lines{before}")
+    with told.bar(what, job.lines, done) as bar:
+        for translations in chunks((best[0].text if best else "" for best in found), step):
             if workers.first:
                 with open(begun, "ab") as to:
                     to.write("".join(f"{line}\n" for line in translations).encode())
             done += len(translations)
             bar.to(done)
     if workers.first:
-        if not total:
-            begun.touch()
-        os.replace(begun, file)
+        os.replace(begun, job.file)
 
 
 def _whole_steps(begun: Path, step: int) -> int:
     """How many lines of a stopped translation count: whole steps of them; the rest is cut off."""
-    if not begun.exists():
-        return 0
     count = place = 0
     with open(begun, "r+b") as file:
         while len(whole := list(islice(file, step))) == step and whole[-1].endswith(b"\n"):
@@ -208,13 +217,7 @@ def _whole_steps(begun: Path, step: int) -> int:
     return count
 
 
-def _steps(found: Iterable[str], step: int) -> Iterator[list[str]]:
-    waiting = iter(found)
-    while chunk := list(islice(waiting, step)):
-        yield chunk
-
-
-def _join(first: Run, given: SplitPaths, done: Sequence[tuple[Part, Path, Path]], to: Path) -> Corpus:
+def _join(first: Run, given: SplitPaths, jobs: Sequence[Job], to: Path) -> Corpus:
     """The text and the translations as one corpus; its files appear when all are written."""
     names = split_paths(to, *_codes(first))
     counts: dict[str, int] = {}
@@ -228,7 +231,7 @@ def _join(first: Run, given: SplitPaths, done: Sequence[tuple[Part, Path, Path]]
         for _, here, there in pairs(*given.train):
             sink.write(here, there)
         real = sink.written
-        parts = [sink.add(*each) for each in done]
+        parts = [sink.add(job) for job in jobs]
     counts["train"] = sink.written
     about = {"real": real, "parts": [asdict(part) for part in parts]}
     write_atomic(to / ABOUT, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
@@ -263,17 +266,17 @@ class _Sink:
         self.written += 1
         return True
 
-    def add(self, part: Part, text: Path, file: Path) -> Part:
+    def add(self, job: Job) -> Part:
         """Add the pairs of a text and its translation, and count them."""
-        total = kept = blank = 0
-        for _, original, translation in pairs(text, file, keep_blank=True):
-            total += 1
+        kept = blank = 0
+        for _, original, translation in pairs(job.text, job.file, keep_blank=True):
             if not original.strip() or not translation.strip():
                 blank += 1
                 continue
-            pair = (original, translation) if part.reads == "source" else (translation, original)
+            pair = (original, translation) if job.reads == "source" else (translation, original)
             kept += self.write(*pair, twice=False)
-        return replace(part, lines=total, kept=kept, blank=blank, copies=total - kept - blank)
+        copies = job.lines - kept - blank
+        return Part(job.name, job.reads, job.text.name, job.lines, kept, blank, copies)
 
 
 def _codes(run: Run) -> tuple[str, str]:

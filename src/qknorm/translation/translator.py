@@ -87,9 +87,7 @@ class Translator:
     ) -> list[str]:
         """A translation of each line; blank lines come back empty."""
         search = self._search(beam, length_penalty, 1, batch_tokens)
-        return [
-            found[0].text if found else "" for found in self._stream(_chunks(lines, CHUNK), search, False)
-        ]
+        return [found[0].text if found else "" for found in self._stream(chunks(lines, CHUNK), search, False)]
 
     def stream(
         self,
@@ -107,7 +105,7 @@ class Translator:
         """
         search = self._search(beam, length_penalty, nbest, batch_tokens)
         size = 1 if workers is None else workers.size
-        return self._stream(_chunks(lines, CHUNK * size), search, attention, workers)
+        return self._stream(chunks(lines, CHUNK * size), search, attention, workers)
 
     def stream_groups(
         self,
@@ -164,7 +162,8 @@ class Translator:
         ]
 
 
-def _chunks(lines: Iterable[str], size: int) -> Iterator[list[str]]:
+def chunks(lines: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Lines in lists of ``size``, the last one of what is left."""
     waiting = iter(lines)
     while chunk := list(islice(waiting, size)):
         yield chunk
