@@ -58,6 +58,20 @@ def test_chunks_make_no_difference(runs, monkeypatch):
     assert next(lazily)[0].text == whole[0]
 
 
+def test_progress_is_told_within_a_chunk(runs, monkeypatch):
+    """So that a long chunk on a slow machine is no silence; and it never goes back."""
+    translator = Translator.load(runs[0])
+    text = (runs[0].parent / "corpus" / "train.src").read_text().split("\n")[:38]
+    sources = ["ano casa", "", *text, " ", ""]  # the last chunk has nothing to search for
+    monkeypatch.setattr(module, "CHUNK", 20)
+    told = []
+    lazily = translator.stream(sources, batch_tokens=200, progress=told.append)
+    next(lazily)
+    assert told[-1] == 20 and len({*told}) > 2  # while the caller has seen one
+    assert len(list(lazily)) == 41
+    assert told == sorted(told) and told[-1] == 42
+
+
 def test_nbest_scores_and_attention(runs):
     translator = Translator.load(runs[0])
     (found,) = translator.stream(["ano casa gato"], beam=3, nbest=3, attention=True)

@@ -47,11 +47,15 @@ def draw_heads(runs: Mapping[str, Run], to: Path) -> dict[str, Any]:
 
 
 def encoder_map(run: Run) -> AttentionMap:
-    """Where each subword of the sentence looks, in every layer and head of a run's encoder."""
+    """Where each subword of the sentence looks, in every layer and head of a run's encoder.
+
+    Where every subword is a word, labels are the words, without the marks of subwords.
+    """
     subwords = run.subwords()
     (ids,) = subwords.encode([SENTENCE], "source")
     (seen,) = pair_attention(run.model(), subwords, [ids], [[]])
-    return seen.encoder
+    words = seen.encoder.words()
+    return words if len(words.columns) == len(seen.encoder.columns) else seen.encoder
 
 
 def _entropy(weights: Tensor) -> Tensor:

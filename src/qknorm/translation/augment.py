@@ -190,18 +190,19 @@ def _translate(model: Translator, job: Job, search: Search, workers: Workers, pr
         job.file.parent.mkdir(parents=True, exist_ok=True)
         begun.touch()
     done = int(workers.tell(_whole_steps(begun, step) if workers.first else 0))
-    found = model.stream(islice(lines(job.text), done, None), beam=search.beam, workers=workers)
     told = progress if workers.first else Progress(quiet=True)
     what = f"{job.name} translates {job.text.name}"
     before = f", {done:,} of them done before" if done else ""
     told.note(f"{what}: {job.lines:,} lines{before}")
     with told.bar(what, job.lines, done) as bar:
+        rest = islice(lines(job.text), done, None)
+        found = model.stream(
+            rest, beam=search.beam, workers=workers, progress=lambda more: bar.to(done + more)
+        )
         for translations in chunks((best[0].text if best else "" for best in found), step):
             if workers.first:
                 with open(begun, "ab") as to:
                     to.write("".join(f"{line}\n" for line in translations).encode())
-            done += len(translations)
-            bar.to(done)
     if workers.first:
         os.replace(begun, job.file)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -98,14 +98,17 @@ class Translator:
         batch_tokens: int | None = None,
         attention: bool = False,
         workers: Workers | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> Iterator[list[Translation]]:
         """The ``nbest`` translations of each line, best first, as they are done; none of a blank line.
 
         Several ``workers`` share out the lines, and each gets all translations; attention goes with one.
+        ``progress`` is called with the number of lines done, also of those that others still hold back;
+        with several workers only when all have done their share.
         """
         search = self._search(beam, length_penalty, nbest, batch_tokens)
         size = 1 if workers is None else workers.size
-        return self._stream(chunks(lines, CHUNK * size), search, attention, workers)
+        return self._stream(chunks(lines, CHUNK * size), search, attention, workers, progress)
 
     def stream_groups(
         self,
@@ -144,13 +147,22 @@ class Translator:
         search: SearchSettings,
         attention: bool,
         workers: Workers | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> Iterator[list[Translation]]:
+        before = 0  # lines of earlier groups
+
+        def tell(done: int, _: int) -> None:
+            if progress is not None:
+                progress(before + done)
+
         for group in groups:
             sources = self.subwords.encode(["" if not line.strip() else line for line in group], "source")
             if workers is None or workers.size == 1:
-                found = beam_search(self.models, sources, search, need_weights=attention)
+                found = beam_search(self.models, sources, search, need_weights=attention, progress=tell)
             else:
                 found = shared_search(workers, self.models, sources, search)
+            tell(len(group), len(group))
+            before += len(group)
             for source, hypotheses in zip(sources, found, strict=True):
                 yield self._texts(hypotheses) if source else []
 
