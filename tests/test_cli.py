@@ -107,12 +107,21 @@ def test_settings_without_a_recipe_are_chosen_by_the_size_of_the_text(texts, cap
     files = {"train_source": texts / "a.txt", "train_target": texts / "b.txt"}
     recipe = recipe_for_files(files, "words", ["training.seed=7"], Progress())
     assert "3 pairs are less than any corpus of the paper" in capsys.readouterr().err
-    chosen = preset(3).settings
+    chosen = preset(3, 30).settings
     assert recipe.model.encoder_layers == chosen["model"]["encoder_layers"]
     assert recipe.subwords.operations == chosen["subwords"]["operations"]
     assert (recipe.name, recipe.subwords.kind, recipe.training.seed) == ("a-b", "words", 7)
     assert recipe.data.train_source == texts / "a.txt" and recipe.data.dev_source is None
     assert recipe_for_files(files, None, [], Progress()).subwords.kind == "raw"
+
+
+@pytest.mark.parametrize("longer", ["a.en", "b.vi"])
+def test_passes_are_chosen_by_the_longer_side(tmp_path, longer):
+    for name in ("a.en", "b.vi"):
+        (tmp_path / name).write_text(("long 中文\n" if name == longer else "x\n") * 8000)
+    files = {"train_source": tmp_path / "a.en", "train_target": tmp_path / "b.vi"}
+    chosen = preset(8000, 8 * 8000).settings["training"]
+    assert recipe_for_files(files, None, [], Progress()).training.backward_passes == chosen["backward_passes"]
 
 
 def test_a_disk_that_is_full_is_told_in_a_sentence(tmp_path, command, monkeypatch):

@@ -3,24 +3,46 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-from qknorm.config import ModelSettings, Recipe, TrainingSettings, dev_size, make_recipe, preset
+from qknorm.config import (
+    ModelSettings,
+    Recipe,
+    TrainingSettings,
+    dev_size,
+    load_recipe,
+    make_recipe,
+    preset,
+)
 from qknorm.errors import UserError
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
 
 def made(pairs: int) -> Recipe:
-    return make_recipe(preset(pairs).settings)
+    return make_recipe(preset(pairs, 98 * pairs).settings)
 
 
-def test_ten_thousand_pairs_get_the_papers_galician_settings():
-    recipe = made(10_017)
-    assert recipe.model == ModelSettings(
-        encoder_layers=4, decoder_layers=4, heads=4, dropout=0.4, attention_dropout=0.4, ff_dropout=0.4
-    )
-    assert recipe.training == TrainingSettings(epoch_batches=100, min_learning_rate=5e-5, max_epochs=1000)
-    assert recipe.subwords.operations == 3000
+def test_ten_thousand_pairs_get_the_settings_of_the_fast_galician_recipe():
+    """But for what is for GPUs or tokenised text alone, and for numbers of passes."""
+    recipe, fast = made(10_017), load_recipe(RECIPES / "fast/gl-en.yaml")
+    assert recipe.model == fast.model
+    counted = {"dropout_passes", "concatenate_passes", "backward_passes"}
+    for ours, theirs in ((recipe.subwords, fast.subwords), (recipe.training, fast.training)):
+        apart = {"kind", "batching", *counted}
+        assert ours.model_dump(exclude=apart) == theirs.model_dump(exclude=apart)
+        for key, passes in ours.model_dump(include=counted).items():
+            assert passes == pytest.approx(getattr(theirs, key), rel=0.1), key
+
+
+def test_passes_over_ten_thousand_pairs_are_counted_by_the_length_of_their_sentences():
+    short, long = (make_recipe(preset(10_000, n * 10_000).settings) for n in (30, 120))
+    assert short.training.max_steps == long.training.max_steps == 12_000
+    assert short.subwords.dropout_passes == pytest.approx(4 * long.subwords.dropout_passes, rel=0.02)
+    assert short.training.backward_passes == pytest.approx(4 * long.training.backward_passes, rel=0.02)
+    assert make_recipe(preset(10_000, 10**9).settings).training.backward_passes == 1
 
 
 @pytest.mark.parametrize(
@@ -52,7 +74,7 @@ def test_more_pairs_never_get_a_smaller_model():
 
 @pytest.mark.parametrize("pairs", [1, 1000, 3000, 10_017, 30_000, 133_166])
 def test_reasons_are_sentences_that_speak_of_what_was_chosen(pairs):
-    settings, reasons = preset(pairs)
+    settings, reasons = preset(pairs, 98 * pairs)
     assert all(reason[-1] == "." and (reason[0].isupper() or reason[0].isdigit()) for reason in reasons)
     text = " ".join(reasons)
     layers = settings["model"]["encoder_layers"]
@@ -65,7 +87,7 @@ def test_reasons_are_sentences_that_speak_of_what_was_chosen(pairs):
 
 def test_no_pairs_no_preset():
     with pytest.raises(UserError, match="There are 0 pairs"):
-        preset(0)
+        preset(0, 0)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,11 @@ def test_only_newlines_break_lines(file: Path) -> None:
     assert text.count_lines(file) == 5
 
 
+def test_characters_are_counted_not_bytes(file: Path) -> None:
+    file.write_bytes("\ufeffaño\n中文".encode())
+    assert text.count_characters(file) == 6
+
+
 @settings(deadline=None)
 @given(st.lists(st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=["Cs"]))))
 def test_written_lines_are_read_back(tmp_path_factory: pytest.TempPathFactory, written: list[str]) -> None:

@@ -57,9 +57,9 @@ def choose_recipe(
 def recipe_for_files(
     files: Mapping[str, Path], kind: str | None, overrides: Sequence[str], progress: Progress
 ) -> Recipe:
-    """A recipe for text files without one, its settings chosen by the number of pairs; says which and why."""
+    """A recipe for text files without one, its settings chosen by its size; says which and why."""
     from qknorm.config import make_recipe, preset
-    from qknorm.data.text import count_lines
+    from qknorm.data.text import count_characters, count_lines
 
     source, target = files.get("train_source"), files.get("train_target")
     if source is None or target is None:
@@ -67,7 +67,8 @@ def recipe_for_files(
         raise UserError(
             f"{missing} is missing; --source and --target name the two sides of the training text."
         )
-    chosen = preset(count_lines(source))
+    longer = max(count_characters(source), count_characters(target))
+    chosen = preset(count_lines(source), longer)
     progress.note("Settings chosen by the size of the training text (change them with --set):")
     for reason in chosen.reasons:
         progress.note(f"  - {reason}")

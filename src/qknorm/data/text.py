@@ -129,6 +129,11 @@ def count_lines(path: str | Path) -> int:
     return sum(block.count(b"\n") + (not block.endswith(b"\n")) for block in blocks(path))
 
 
+def count_characters(path: str | Path) -> int:
+    """How many characters the file has, line ends counted; bytes that are not text count as one or more."""
+    return sum(len(block.decode("utf-8", "replace")) for block in blocks(path))
+
+
 def sha256_file(path: str | Path) -> str:
     """The SHA-256 of the file as it lies on disk, packed or not."""
     try:
