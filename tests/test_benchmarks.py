@@ -10,6 +10,12 @@ import pytest
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 PEER = "torch.nn.Transformer"
+WAITING = """
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
+try: time.sleep(600)
+except KeyboardInterrupt: pass
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -190,8 +196,7 @@ def test_variants_that_cannot_be_are_refused(monkeypatch, tmp_path, capsys, smal
 def test_variants_that_outlast_their_time_are_stopped(tmp_path):
     import sweep
 
-    waiting = "import time\ntry: time.sleep(600)\nexcept KeyboardInterrupt: pass"
-    commands = {name: [sys.executable, "-c", code] for name, code in (("long", waiting), ("short", "1"))}
+    commands = {name: [sys.executable, "-c", code] for name, code in (("long", WAITING), ("short", "1"))}
     begun = time.monotonic()
     assert sweep.train_all(commands, 4.0, tmp_path) == {"long": None, "short": 0}
     assert 4.0 <= time.monotonic() - begun < 60.0
@@ -223,8 +228,7 @@ def test_a_recipe_against_the_clock(monkeypatch, tmp_path, capsys, small_recipe)
 def test_a_run_that_outlasts_its_time_is_stopped():
     import speedrun
 
-    waiting = "import time\ntry: time.sleep(600)\nexcept KeyboardInterrupt: pass"
-    seconds, whole = speedrun.timed([sys.executable, "-c", waiting], 2.0)
+    seconds, whole = speedrun.timed([sys.executable, "-c", WAITING], 2.0)
     assert 2.0 <= seconds < 60 and not whole
     row = {"step": 5, "seconds": 1.0, "elapsed": 2.0, "dev_bleu": None, "dev_perplexity": 3.0}
     history = [row | {"train_perplexity": 4.0}]
