@@ -8,6 +8,7 @@ last.safetensors   weights, optimiser, random state: where training goes on
 best.safetensors   the weights with the best dev BLEU
 hypotheses/        translations of dev and test, and their scores
 tensorboard/       the history for TensorBoard
+members/           run folders 2, 3 … of further models, where several translate together
 """
 
 from __future__ import annotations
@@ -47,6 +48,14 @@ class Run:
     def hypotheses_file(self, split: str) -> Path:
         """The best weights' translation of dev or test."""
         return self.path / "hypotheses" / f"{split}.txt"
+
+    def member(self, number: int) -> Run:
+        """The run of one of the models that translate together; the first is this one."""
+        return self if number == 1 else Run(self.path / "members" / str(number))
+
+    def members(self) -> list[Run]:
+        """The runs of all models that translate together, trained so far or not."""
+        return [self.member(number) for number in range(1, self.recipe().training.members + 1)]
 
     @property
     def exists(self) -> bool:
@@ -135,9 +144,19 @@ class Run:
         self.load_weights(model, which)
         return model.to(device).eval()
 
+    def models(self, which: str = "best", device: torch.device | str = "cpu") -> list[Transformer]:
+        """The models that translate together, those of them that have weights so far."""
+        first, *others = self.members()
+        with_weights = [other for other in others if other.weights_file(which).exists()]
+        return [each.model(which, device) for each in (first, *with_weights)]
+
+    def weights_file(self, which: str = "best") -> Path:
+        """Where the weights are kept that are called ``"best"`` or ``"last"``."""
+        return {"best": self.best_file, "last": self.last_file}[which]
+
     def load_weights(self, model: Transformer, which: str = "best") -> None:
         """Copy the weights of the trained model, ``"best"`` or ``"last"``, into one of the same recipe."""
-        file = {"best": self.best_file, "last": self.last_file}[which]
+        file = self.weights_file(which)
         if not file.exists():
             raise UserError(
                 f"{file} does not exist yet; training has not got so far. Go on with `qknorm train`."

@@ -16,7 +16,7 @@ from qknorm.config import TrainingSettings, load_recipe
 from qknorm.data import Batches
 from qknorm.errors import UserError
 from qknorm.progress import Progress
-from qknorm.run import Run, build_model
+from qknorm.run import Run
 from qknorm.tensors import load_tensors
 from qknorm.training import prepare, train
 from qknorm.training.averaging import Averaging
@@ -131,15 +131,15 @@ def test_the_end_is_told_of_the_best_weights_whatever_the_model_holds(finished, 
     for file in (folder.scores_file, folder.hypotheses_file("dev"), folder.hypotheses_file("test")):
         file.unlink()
     prepared = prepare(folder.recipe(), tmp_path, Progress(quiet=True), folder.subwords(), cache)
-    model = build_model(prepared.recipe, prepared.subwords)
     workers = Workers(torch.device("cpu"))
     begun = time.monotonic() - 1000
-    scores = finish(folder, prepared, model, Progress(quiet=True), workers, begun)
+    scores = finish(folder, prepared, lambda: [folder.model()], Progress(quiet=True), workers, begun)
     assert 1000 <= folder.manifest()["seconds"] < 1100
     assert scores == finished.scores == folder.scores()
     assert known == {split: folder.hypotheses_file(split).read_bytes() for split in ("dev", "test")}
     folder.hypotheses_file("test").unlink()
-    assert finish(folder, prepared, model, Progress(quiet=True), workers, time.monotonic()) == scores
+    begun = time.monotonic()
+    assert finish(folder, prepared, lambda: [folder.model()], Progress(quiet=True), workers, begun) == scores
     assert folder.manifest()["seconds"] >= 1000, "what is known is not measured anew"
     assert not folder.hypotheses_file("test").exists()
 

@@ -13,6 +13,7 @@ _FREE = {
     "name",
     "data.test_source",
     "data.test_target",
+    "training.members",
     "training.max_epochs",
     "training.max_steps",
     "training.decay",
@@ -27,7 +28,8 @@ _FREE = {
     "decoding.max_extra",
     "decoding.batch_tokens",
 }
-"""When a run ends, how it is validated, and what it is tested on; every other setting made its weights."""
+"""What a run is tested on, how many models it has, when they end and how they are validated; every other
+setting made their weights."""
 
 
 class Change(NamedTuple):

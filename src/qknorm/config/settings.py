@@ -111,6 +111,9 @@ class TrainingSettings(Settings):
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Decides the initial weights, the order of batches and every dropout."""
+    members: Count = 1
+    """Models that are trained one after another, from seeds seed, seed + 1 and so on, and translate together:
+    the mean of their probabilities. Each takes as long as the first, in training and in translating."""
     batch_tokens: Count = 4096
     """Size of a batch: sentences × its longest side, in subwords."""
     batching: Literal["by_length", "mixed"] = "by_length"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 import subprocess
 import sys
@@ -12,8 +11,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-import torch
-
 from qknorm.config import dump_recipe
 from qknorm.data import write_atomic
 from qknorm.errors import LostWorkerError, UserError
@@ -21,6 +18,7 @@ from qknorm.paper.records import ASKED
 from qknorm.paper.tasks import FAILED, FINISHED, TRAINING, Task
 from qknorm.progress import Progress
 from qknorm.training import train
+from qknorm.training.members import release
 
 POLL_SECONDS = 0.2
 INTERRUPTED = 130
@@ -52,7 +50,7 @@ def train_in_turn(tasks: Sequence[Task], device: str | None, progress: Progress,
         report(task)
         if stop:
             return False
-        _forget()
+        release()
     return True
 
 
@@ -119,11 +117,3 @@ def _last_words(task: Task) -> str:
     if errors:
         return "\n".join(lines[errors[-1] :]).removeprefix("error: ").strip()
     return f"It ended without a word of why; see {_log(task)}."
-
-
-def _forget() -> None:
-    """Give back what a training held, and compiled code that the next one would only be compared with."""
-    if torch.cuda.is_available():
-        gc.collect()
-        torch.compiler.reset()
-        torch.cuda.empty_cache()

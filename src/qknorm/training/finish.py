@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -22,34 +23,34 @@ from qknorm.workers import Workers
 def finish(
     folder: Run,
     prepared: Prepared,
-    model: Transformer,
+    best_models: Callable[[], list[Transformer]],
     progress: Progress,
     workers: Workers,
     begun: float,
 ) -> dict[str, Any]:
     """Hypotheses and scores of dev and test, written to the run folder; done before, they are read.
 
-    The best weights go into ``model``, the one validated before: what a GPU has captured of its search holds.
-    Dev is scored while test is translated. The manifest keeps the seconds since ``begun``, by
-    ``time.monotonic()``.
+    ``best_models`` gives the models with their best weights, where something is to be translated. Dev is
+    scored while test is translated. The manifest keeps the seconds since ``begun``, by ``time.monotonic()``.
     """
     known: dict[str, Any] | None = workers.tell(folder.scores())
     if known is not None:
         return known
-    loaded = False
+    alone = prepared.recipe.training.members == 1
+    models: list[Transformer] = []
     under_way: dict[str, Future[Scores]] = {}
     with ThreadPoolExecutor(2, "qknorm-score") as scoring:
         for split in ("dev", "test"):
             if split not in prepared.encoded:
                 continue
             file, wanted = folder.hypotheses_file(split), references(prepared, split)
-            translated = split == "dev" and workers.tell(file.exists())  # when these weights proved the best
+            # Dev was translated when the weights of a single model proved the best.
+            translated = split == "dev" and alone and workers.tell(file.exists())
             if not translated:
-                if not loaded:
-                    folder.load_weights(model, "best")
-                    loaded = True
-                progress.note(f"Translating {split} with the best weights")
-                hypotheses = translations(model, prepared, split, progress, workers)
+                models = models or best_models()
+                weights = "the best weights" if alone else f"the best weights of {len(models)} models"
+                progress.note(f"Translating {split} with {weights}")
+                hypotheses = translations(models, prepared, split, progress, workers)
                 if workers.first:
                     write_lines(file, hypotheses)
             if workers.first:

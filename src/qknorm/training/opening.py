@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from qknorm import __version__
-from qknorm.config import Recipe, changed_settings, recipe_hash
+from qknorm.config import DataSettings, Recipe, changed_settings, recipe_hash
 from qknorm.errors import UserError
 from qknorm.progress import Progress
 from qknorm.run import Run
@@ -28,24 +28,72 @@ def open_run(
     recipe: Recipe, folder: Run, progress: Progress, cache: Path | None, workers: Workers
 ) -> Prepared:
     """Prepare the data and make the run folder, or see that an existing one can go on with them."""
-    old = folder.recipe() if folder.exists else None
-    if old is None and not workers.first:
-        raise UserError(
-            f"Process {workers.rank} does not see {folder.path}, which process 0 has opened; it must be on a "
-            "disk that all machines share."
-        )
+    old = _begun_with(folder, workers)
     if old is not None:
         recipe = _settled(folder, old, recipe, progress)
     check_size(recipe, workers)
     subwords = None if old is None else folder.subwords()
     prepared = prepare(recipe, folder.path / "data", progress, subwords, cache, split=workers.first)
+    _write_down(folder, old, prepared, workers)
+    if workers.first and old is not None and old.training.members != recipe.training.members:
+        folder.forget_scores()
+        folder.hypotheses_file("dev").unlink(missing_ok=True)  # maybe not the first model's alone
+    return prepared
+
+
+def open_member(
+    whole: Run, number: int, prepared: Prepared, workers: Workers, progress: Progress
+) -> tuple[Run, Prepared]:
+    """The run folder of one of the models of a run that translate together, and what it is trained with."""
+    if number == 1:
+        return whole, prepared
+    folder, recipe = whole.member(number), _member_recipe(whole, number, prepared)
+    old = _begun_with(folder, workers)
+    if old is not None:
+        recipe = _settled(folder, old, recipe, Progress(quiet=True))  # said of the whole run already
+    own = replace(prepared, recipe=recipe)
+    _write_down(folder, old, own, workers)
+    return folder, own
+
+
+def _member_recipe(whole: Run, number: int, prepared: Prepared) -> Recipe:
+    """The recipe of a model on its own: the seed is another, and dev text that was split off is named."""
+    recipe = prepared.recipe
+    files: dict[str, Path] = {}
+    if (whole.path / "data") in (path.parent for path in prepared.files["train"]):
+        for split, pair in prepared.files.items():
+            files |= {f"{split}_{side}": path for side, path in pair._asdict().items()}
+    data = recipe.data.model_dump() | ({"corpus": None, "folder": None} if files else {}) | files
+    seed = recipe.training.seed + number - 1
+    return recipe.model_copy(
+        update={
+            "name": f"{recipe.name}-{number}",
+            "data": DataSettings(**data),
+            "training": recipe.training.model_copy(update={"seed": seed, "members": 1}),
+        }
+    )
+
+
+def _begun_with(folder: Run, workers: Workers) -> Recipe | None:
+    """The recipe of a run folder that is there, or soon will be, process 0 making it."""
+    if folder.exists:
+        return folder.recipe()
+    if not workers.first:
+        raise UserError(
+            f"Process {workers.rank} does not see {folder.path}, which process 0 has opened; it must be on a "
+            "disk that all machines share."
+        )
+    return None
+
+
+def _write_down(folder: Run, old: Recipe | None, prepared: Prepared, workers: Workers) -> None:
+    """Make the run folder, or let an existing one have the recipe and the text as they are now."""
     if old is None:
         folder.create(prepared.recipe, prepared.subwords, _about(prepared, workers))
-    else:
-        _check_text(folder, prepared.hashes())
-        if workers.first and (old, folder.manifest()["corpus"]) != (prepared.recipe, prepared.hashes()):
-            folder.replace_recipe(prepared.recipe, prepared.hashes())
-    return prepared
+        return
+    _check_text(folder, prepared.hashes())
+    if workers.first and (old, folder.manifest()["corpus"]) != (prepared.recipe, prepared.hashes()):
+        folder.replace_recipe(prepared.recipe, prepared.hashes())
 
 
 def _settled(folder: Run, old: Recipe, recipe: Recipe, progress: Progress) -> Recipe:

@@ -6,14 +6,12 @@ import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from qknorm.config import Recipe, idle_settings, recipe_hash
+from qknorm.config import idle_settings, recipe_hash
 from qknorm.data import Batch, Batches, BpeDropout
 from qknorm.data.corpus import write_lines
 from qknorm.errors import LostWorkerError, UserError
@@ -22,10 +20,8 @@ from qknorm.progress import Progress
 from qknorm.run import MODEL, Run, build_model
 from qknorm.tensors import load_tensors
 from qknorm.training.averaging import Averaging
-from qknorm.training.finish import finish
 from qknorm.training.inputs import Room
 from qknorm.training.journal import Journal
-from qknorm.training.opening import open_run
 from qknorm.training.passes import Ahead, Passes, Update
 from qknorm.training.preparation import Prepared, cache_folder, references
 from qknorm.training.saver import Saver
@@ -34,57 +30,17 @@ from qknorm.training.state import State, Totals
 from qknorm.training.step import Outcome, Step
 from qknorm.training.stopping import stoppable
 from qknorm.training.validation import Validation, validate
-from qknorm.training.warming import warm_up
 from qknorm.workers import Workers
 
 SAVE_SECONDS = 600.0
 """A checkpoint is written at the end of every epoch, and in a longer one this often."""
 
 
-@dataclass(frozen=True)
-class Trained:
-    """How a training ended."""
-
-    run: Run
-    state: State
-    interrupted: bool
-    scores: dict[str, Any] | None
-    asked_to_stop: bool = False
-    """Whether the user wanted it to stop, be it when training was over anyway."""
-
-
-def train(
-    recipe: Recipe,
-    run: str | Path,
-    *,
-    device: torch.device | str | None = None,
-    progress: Progress | None = None,
-    cache: Path | None = None,
-    workers: Workers | None = None,
-    begun: float | None = None,
-) -> Trained:
-    """Train by a recipe into a run folder; called again on the same folder, go on where it stands.
-
-    Ctrl-C (or SIGTERM) saves and returns with ``interrupted=True``. Under torchrun all processes call this
-    and train together; ``workers`` are those started already, with their devices. The time that the history
-    tells counts from ``begun`` (by ``time.monotonic()``), or else from this call.
-    """
-    begun = time.monotonic() if begun is None else begun
-    if workers is None:
-        with Workers.start(device) as started:
-            return train(recipe, run, progress=progress, cache=cache, workers=started, begun=begun)
-    progress = Progress(quiet=not workers.first) if progress is None else progress
-    folder = Run(run)
-    warm_up(workers.device)
-    with workers.first_alone():
-        prepared = open_run(recipe, folder, progress, cache, workers)
-    return Trainer(folder, prepared, workers, progress, begun).run()
-
-
 class Trainer:
     """One training. Each of several processes has one, and all are alike but for their batches of an update.
 
-    Process 0 alone writes to the run folder.
+    Process 0 alone writes to the run folder. ``whole`` is the run of all models that translate together, if
+    this is one of several.
     """
 
     def __init__(
@@ -94,8 +50,11 @@ class Trainer:
         workers: Workers,
         progress: Progress,
         begun: float | None = None,
+        whole: Run | None = None,
     ) -> None:
-        self._begun = time.monotonic() if begun is None else begun
+        self.begun = time.monotonic() if begun is None else begun
+        """When training began, had all of it been in one go."""
+        self.whole = folder if whole is None else whole
         self.folder, self.prepared, self.workers, self.progress = folder, prepared, workers, progress
         self.device = device = workers.device
         self.recipe = prepared.recipe
@@ -126,31 +85,29 @@ class Trainer:
         self._whole: State | None = None
         """While an update is under way, where training stood before it."""
 
-    def run(self) -> Trained:
-        """Train to the end, or until asked to stop."""
-        self.workers.forget_stop()
+    def run(self) -> bool:
+        """Train to the end, or until asked to stop; whether the end was reached.
+
+        The latest checkpoint may still be under way then: see ``saver``.
+        """
         if self.folder.last_file.exists():
             self._restore()
         self._check_alike()
-        self.workers.advice = f"Go on from the last checkpoint with: {self._command()}"
+        self.workers.advice = f"Go on from the last checkpoint with: {self.command()}"
         if self.workers.first:
             self.journal.rewind(self.state.epoch)
         self.state.finished = self._reason_to_end()
-        try:
-            if self.state.finished is None:
-                if self.workers.first:
-                    self.folder.forget_scores()
-                self._say_start()
-                self._try_largest()
-                with stoppable(self.workers, self.progress), self._update_stream():
-                    self._epochs()
-            if self.state.finished is None:
-                return Trained(self.folder, self.state, True, None, asked_to_stop=True)
-            self.saver.wait(self.folder.best_file)  # the last checkpoint may still be under way
-            scores = finish(self.folder, self.prepared, self.model, self.progress, self.workers, self._begun)
-        finally:
-            self.saver.wait()
-        return Trained(self.folder, self.state, False, scores, self.workers.stop_asked)
+        if self.state.finished is None:
+            if self.workers.first:
+                self.whole.forget_scores()
+            self._say_start()
+            self._try_largest()
+            with stoppable(self.workers, self.progress), self._update_stream():
+                self._epochs()
+        if self.state.finished is None:
+            return False
+        self.saver.wait(self.folder.best_file)
+        return True
 
     def _epochs(self) -> None:
         """Epoch after epoch to the end, or until asked to stop.
@@ -169,7 +126,7 @@ class Trainer:
             self.state = self._whole
             self._save()
             self.saver.wait()
-            saved = f"Everything up to update {self.state.step} is saved; go on with: {self._command()}"
+            saved = f"Everything up to update {self.state.step} is saved; go on with: {self.command()}"
             raise LostWorkerError(self.workers.loss(saved)) from lost
 
     def _stop(self) -> None:
@@ -178,13 +135,13 @@ class Trainer:
         self.saver.wait()
         self.progress.note(
             f"Stopped at update {self.state.step}, in epoch {self.state.epoch}; all is saved. "
-            f"Go on with: {self._command()}"
+            f"Go on with: {self.command()}"
         )
         self.workers.wait()  # were another to end first, torchrun would end the one that saves
 
-    def _command(self) -> str:
+    def command(self) -> str:
         """What goes on with this run."""
-        folder = shlex.quote(str(self.folder.path))
+        folder = shlex.quote(str(self.whole.path))
         if self.workers.size == 1:
             return f"qknorm train --run {folder}"
         return f"{self.workers.launcher} -m qknorm train --run-folder {folder}"
@@ -339,7 +296,7 @@ class Trainer:
     def _end_epoch(self, found: Validation, better: bool) -> None:
         """Write the history, decide how to go on, and save."""
         state, settings = self.state, self.settings
-        state.elapsed = time.monotonic() - self._begun
+        state.elapsed = time.monotonic() - self.begun
         row = self.journal.row(state, self.rate(max(state.step, 1)), found, better, self.model)
         warm = state.step >= settings.warmup_steps
         if settings.schedule == "plateau" and warm and decays(state.bleus, settings.patience):
@@ -378,7 +335,7 @@ class Trainer:
         self._settle()
         if not self.workers.first:
             return
-        self.state.elapsed = time.monotonic() - self._begun
+        self.state.elapsed = time.monotonic() - self.begun
         tensors = {f"{MODEL}{name}": t for name, t in self.model.state_dict().items()}
         tensors |= self.step.tensors() | self.averaging.tensors()
         tensors["random.cpu"] = torch.get_rng_state()
@@ -400,7 +357,7 @@ class Trainer:
     def _restore(self) -> None:
         tensors, about = load_tensors(self.folder.last_file)
         self.state = State.from_json(about["state"])
-        self._begun -= self.state.elapsed
+        self.begun -= self.state.elapsed
         weights = {n.removeprefix(MODEL): t for n, t in tensors.items() if n.startswith(MODEL)}
         self.model.load_state_dict(weights)
         self.step.restore(tensors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qknorm.config import DecodingSettings
@@ -68,16 +69,20 @@ def validate(
 
 
 def translations(
-    model: Transformer, prepared: Prepared, split: str, progress: Progress, workers: Workers
+    models: Transformer | Sequence[Transformer],
+    prepared: Prepared,
+    split: str,
+    progress: Progress,
+    workers: Workers,
 ) -> list[str]:
-    """The model's translations of a split, made by all processes together; each gets all of them."""
+    """Translations of a split, by all processes together; each gets all of them."""
     sources, _, costs = _sentences(prepared, split)
     search = search_settings(prepared.recipe.decoding)
 
     def ids(mine: list[int]) -> list[list[int]]:
         with progress.bar(f"translating {split}", len(mine)) as bar:
             found = beam_search(
-                model, [sources[i] for i in mine], search, progress=lambda done, _: bar.to(done)
+                models, [sources[i] for i in mine], search, progress=lambda done, _: bar.to(done)
             )
         return [nbest[0].ids if nbest else [] for nbest in found]
 

@@ -59,10 +59,13 @@ class Translator:
         device: torch.device | str | None = None,
         which: str = "best",
         dtype: torch.dtype = torch.float32,
+        together: bool = True,
     ) -> Translator:
         """From one run folder, or several of the same subwords: their probabilities are averaged.
 
-        In another ``dtype``, bfloat16 for speed on a GPU, weights are rounded and some translations differ.
+        Of a run with several models (``training.members``) all take part, or with ``together=False`` the
+        first. In another ``dtype``, bfloat16 for speed on a GPU, weights are rounded and some translations
+        differ.
         """
         runs = [Run.open(path) for path in ([run] if isinstance(run, str | Path) else run)]
         if not runs:
@@ -75,7 +78,8 @@ class Translator:
                     f"{other.path} and {runs[0].path} have different subwords and cannot translate together; "
                     "train them from the same files with the same subwords settings."
                 )
-        models = [each.model(which, device).to(dtype) for each in runs]
+        found = [each.models(which, device) if together else [each.model(which, device)] for each in runs]
+        models = [model.to(dtype) for each in found for model in each]
         return cls(models, subwords, runs[0].recipe().decoding)
 
     def __call__(
