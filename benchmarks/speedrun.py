@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -57,23 +58,36 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
 
 
-def row_of(words: list[str], run: Run, history: list[dict[str, Any]], seconds: float, whole: bool) -> str:
-    """The run in one line."""
-    best = max(history, key=lambda row: row["dev_bleu"] or -math.inf)
-    ms = 1000 * sum(row["seconds"] for row in history) / history[-1]["step"]
-    scores = run.scores() if whole else None
-    test = (scores or {}).get("test")
+History = list[dict[str, Any]]
+"""The rows of one model, one an epoch."""
+
+
+def row_of(words: list[str], run: Run, histories: list[History], seconds: float, whole: bool) -> str:
+    """The run in one line; of several models that translate together, scores are those of all together."""
+    steps = [history[-1]["step"] for history in histories]
+    ms = 1000 * sum(row["seconds"] for history in histories for row in history) / sum(steps)
+    scores = (run.scores() if whole else None) or {}
+    test = scores.get("test")
     shown = "not scored" if test is None else f"**{test[MAIN[test['kind']]]:.2f}**"
-    updates = f"{history[-1]['step']:,}"
+    updates = " + ".join(f"{step:,}" for step in steps)
     cut_off = ", everything included" if whole else ", cut off"
-    bleu = "–" if best["dev_bleu"] is None else f"{best['dev_bleu']:.2f} (update {best['step']:,})"
-    cells = [f"`qknorm train {shlex.join(words)}`", str(run.recipe().training.seed), updates, f"{ms:.2f}"]
+    bleu = " and ".join(_best(history) for history in histories)
+    if "dev" in scores and len(histories) > 1:
+        bleu = f"{scores['dev'][MAIN[scores['dev']['kind']]]:.2f} together; {bleu}"
+    first = run.recipe().training.seed
+    seeds = ", ".join(str(first + number) for number in range(len(histories)))
+    cells = [f"`qknorm train {shlex.join(words)}`", seeds, updates, f"{ms:.2f}"]
     head = ["recipe", "seed", "updates", "ms a step", "minutes", "dev BLEU, best", "test BLEU"]
     return table(head, [[*cells, f"{seconds / 60:.1f}{cut_off}", bleu, shown]])
 
 
-def curve_of(history: list[dict[str, Any]]) -> str:
-    """The run, epoch by epoch."""
+def _best(history: History) -> str:
+    best = max(history, key=lambda row: row["dev_bleu"] or -math.inf)
+    return "–" if best["dev_bleu"] is None else f"{best['dev_bleu']:.2f} (update {best['step']:,})"
+
+
+def curve_of(history: History) -> str:
+    """One model, epoch by epoch."""
     lines = {
         "dev BLEU": ["–" if row["dev_bleu"] is None else f"{row['dev_bleu']:.2f}" for row in history],
         "dev perplexity": [f"{row['dev_perplexity']:.2f}" for row in history],
@@ -86,18 +100,19 @@ def curve_of(history: list[dict[str, Any]]) -> str:
     )
 
 
-def parts_of(history: list[dict[str, Any]], seconds: float) -> str:
+def parts_of(histories: list[History], seconds: float) -> str:
     """What the time went into; validations are with all else that ends an epoch."""
-    elapsed = [row["elapsed"] for row in history]
     between = [
-        now - before - row["seconds"]
-        for before, now, row in zip(elapsed, elapsed[1:], history[1:], strict=False)
+        now["elapsed"] - before["elapsed"] - now["seconds"]
+        for history in histories
+        for before, now in pairwise(history)
     ]
+    starts = [history[0]["elapsed"] - history[0]["seconds"] for history in histories]
     told = [
-        f"{sum(row['seconds'] for row in history):.0f} of updates",
-        f"{elapsed[0] - history[0]['seconds']:.0f} for the start and the first validation",
+        f"{sum(row['seconds'] for history in histories for row in history):.0f} of updates",
+        f"{' and '.join(f'{start:.0f}' for start in starts)} for the start and the first validation",
         *([f"{sum(between) / len(between):.1f} for each further one"] if between else []),
-        f"{seconds - elapsed[-1]:.0f} at the end",
+        f"{seconds - sum(history[-1]['elapsed'] for history in histories):.0f} at the end",
     ]
     return f"{seconds:.0f} seconds: " + ", ".join(told) + "."
 
@@ -121,11 +136,13 @@ def main() -> None:
         run = Run(args.run or Path(folder) / "run")
         command = [sys.executable, "-m", "qknorm", "train", *words, "--run", str(run.path)]
         seconds, whole = timed(command, args.seconds)
-        history = run.history() if run.exists else []
-        if not history:
+        members = run.members() if run.exists else []
+        histories = [history for member in members if (history := member.history())]
+        if not histories:
             raise SystemExit(f"No epoch was finished in {seconds:.0f} seconds.")
-        print(f"\n{row_of(words, run, history, seconds, whole)}\n\n{curve_of(history)}\n")
-        print(parts_of(history, seconds), flush=True)
+        print(f"\n{row_of(words, run, histories, seconds, whole)}\n")
+        print("\n\n".join(curve_of(history) for history in histories))
+        print(f"\n{parts_of(histories, seconds)}", flush=True)
         if args.keep:
             recipe = run.recipe()
             copy_run(run, args.keep, recipe, recipe.data.corpus or recipe.name)

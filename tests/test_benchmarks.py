@@ -1,6 +1,7 @@
 """The benchmarks of a GPU, tried on a CPU: figures as they come, and a line for what fails."""
 
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -233,9 +234,27 @@ def test_a_run_that_outlasts_its_time_is_stopped():
     row = {"step": 5, "seconds": 1.0, "elapsed": 2.0, "dev_bleu": None, "dev_perplexity": 3.0}
     history = [row | {"train_perplexity": 4.0}]
     run = SimpleNamespace(recipe=lambda: SimpleNamespace(training=SimpleNamespace(seed=1)))
-    shown = speedrun.row_of(["a.yaml"], run, history, seconds, whole)
+    shown = speedrun.row_of(["a.yaml"], run, [history], seconds, whole)
     assert shown.endswith(f"| 1 | 5 | 200.00 | {seconds / 60:.1f}, cut off | – | not scored |")
-    assert speedrun.parts_of(history, 5.0).endswith("1 for the start and the first validation, 3 at the end.")
+    said = speedrun.parts_of([history], 5.0)
+    assert said == "5 seconds: 1 of updates, 1 for the start and the first validation, 3 at the end."
+
+
+def test_a_run_of_several_models_is_told_as_one(small_recipe, tmp_path, monkeypatch, capsys):
+    import speedrun
+
+    kept = tmp_path / "kept"
+    words = [str(small_recipe), "--set", "training.members=2", f"--keep={kept}"]
+    monkeypatch.setattr(sys, "argv", ["speedrun", *words])
+    speedrun.main()
+    said = capsys.readouterr().out
+    scores = json.loads((kept / "hypotheses" / "scores.json").read_text())
+    row = next(line for line in said.splitlines() if line.startswith("| `qknorm train"))
+    assert "--set training.members=2` | 1, 2 | 4 + 4 | " in row
+    assert f"| {scores['dev']['bleu_tokenized']:.2f} together; " in row
+    assert said.count("| update | 2 | 4 |") == 2 and re.search(r"of updates, \d+ and \d+ for the start", said)
+    assert (kept / "members" / "2" / "history.jsonl").is_file()
+    assert "members/2/history.jsonl" in json.loads((kept / "manifest.json").read_text())["files"]
 
 
 def test_rare_words_and_copies_are_counted(tmp_path, capsys):

@@ -35,7 +35,7 @@ ROOMS = {
         *COMMON, "config", "data", "model", "nn", "run", "scoring", "tensors", "translation", "workers",
     },
     "analysis": {*COMMON, "config", "data", "model", "nn", "run", "scoring", "tensors", "translation"},
-    "serving": {*COMMON, "analysis", "data", "run", "translation"},
+    "serving": {*COMMON, "analysis", "data", "run", "scoring", "translation"},
 }  # fmt: skip
 """The rooms of the package that each room may import."""
 BELOW = {*COMMON, *ROOMS}

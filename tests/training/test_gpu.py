@@ -68,3 +68,19 @@ def test_bfloat16_learns(corpus, tmp_path):
     trained = run_on_gpu(tiny_recipe(corpus, "training.max_epochs=4"), tmp_path / "half")
     losses = [row["train_loss"] for row in trained.run.history()]
     assert losses[-1] < losses[0] and trained.state.skipped == 0
+
+
+def test_models_that_translate_together(corpus, tmp_path):
+    """Each is captured anew; what they say together a CPU says too."""
+    off = [f"model.{name}=0.0" for name in ("dropout", "attention_dropout", "ff_dropout", "word_dropout")]
+    recipe = tiny_recipe(corpus, *off, "training.precision=float32", "training.members=2")
+    run = run_on_gpu(recipe, tmp_path / "two").run
+    for seed, member in enumerate(run.members(), 1):
+        alone = run_on_gpu(
+            tiny_recipe(corpus, *off, "training.precision=float32", f"training.seed={seed}"),
+            tmp_path / str(seed),
+        )
+        for mine, other in zip(member.history(), alone.run.history(), strict=True):
+            assert mine["train_loss"] == pytest.approx(other["train_loss"], rel=1e-4)
+    sources = list(lines(corpus / "test.src"))
+    assert Translator.load(run.path, "cpu")(sources) == list(lines(run.hypotheses_file("test")))

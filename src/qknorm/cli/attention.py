@@ -61,7 +61,8 @@ def attention(
     from qknorm.data import write_atomic
     from qknorm.translation.translator import Translator
 
-    translator = Translator.load(run, options.check_device(device))
+    options.say_first_of(run, "Maps are")
+    translator = Translator.load(run, options.check_device(device), together=False)
     seen = sentence_attention(translator, sentence, target)
     seen = seen.words() if words else seen
     kinds: list[Kind] = list(dict.fromkeys(each.value for each in kind)) if kind else list(KINDS)

@@ -68,6 +68,7 @@ def heads(
         )
     studies = []
     for folder, name, text in zip(runs, run_names(runs), texts, strict=True):
+        options.say_first_of(folder.path, "Heads are")
         progress.note(f"{name}: {len(text):,} {'pair' if len(text) == 1 else 'pairs'} of {text.name}")
         model, subwords = folder.model("best", chosen), folder.subwords()
         studies.append(study_heads(model, subwords, text, name, importance=importance, progress=progress))

@@ -70,10 +70,22 @@ def summary(run: Run) -> dict[str, Any]:
         "finished": run.scores() is not None,
         "seconds": None if run.scores() is None else manifest.get("seconds"),  # older runs do not tell
         "history": history,
-        "best": next((row for row in reversed(history) if row["best"]), None),
+        "best": _best(history),
+        "members": [_member(run.member(number)) for number in range(2, len(run.members()) + 1)],
         "scores": run.scores(),
         "files": {entry.name: _bytes(entry) for entry in sorted(run.path.iterdir())},
     }
+
+
+def _best(history: list[dict[str, Any]]) -> dict[str, Any] | None:
+    return next((row for row in reversed(history) if row["best"]), None)
+
+
+def _member(run: Run) -> dict[str, Any]:
+    """What is told of a further model that translates together with the first."""
+    history = run.history() if run.exists else []
+    seed = run.manifest()["seed"] if run.exists else None
+    return {"run": str(run.path), "seed": seed, "history": history, "best": _best(history)}
 
 
 def _bytes(entry: Path) -> int:
@@ -97,13 +109,21 @@ def _show(run: Run, about: dict[str, Any]) -> None:
     console.print(_pairs("Text", about["facts"]))
     console.print(_history(about["history"]))
     if best := about["best"]:
-        bleu = "" if best["dev_bleu"] is None else f", dev BLEU {best['dev_bleu']:.2f}"
-        console.print(f"Best epoch: {best['epoch']}{bleu}, dev perplexity {best['dev_perplexity']:.2f}")
+        console.print(f"Best epoch: {_told(best)}")
+    for number, member in enumerate(about["members"], 2):
+        best = member["best"]
+        state = "not trained yet" if best is None else f"seed {member['seed']}, best epoch {_told(best)}"
+        console.print(f"Model {number}: {state} ({member['run']})", markup=False)
     if about["seconds"] is not None:
         console.print(f"From the start of the command to the scores: {clock(about['seconds'])}")
     for split, scores in (about["scores"] or {}).items():
         console.print(_pairs(f"Scores of {split}", {k: v for k, v in scores.items() if k != "signatures"}))
     console.print(_pairs("Files", {name: _size(size) for name, size in about["files"].items()}))
+
+
+def _told(best: dict[str, Any]) -> str:
+    bleu = "" if best["dev_bleu"] is None else f", dev BLEU {best['dev_bleu']:.2f}"
+    return f"{best['epoch']}{bleu}, dev perplexity {best['dev_perplexity']:.2f}"
 
 
 def _described(recipe: Recipe) -> list[str]:
@@ -117,6 +137,7 @@ def _described(recipe: Recipe) -> list[str]:
         f"subwords: {recipe.subwords.kind}, {recipe.subwords.operations:,} operations",
         f"training: batches of {training.batch_tokens:,} subwords, {training.optimizer}, rate {rate}, "
         f"{training.schedule} after {training.warmup_steps:,} updates, seed {training.seed}",
+        *([] if training.members == 1 else [f"{training.members} models translate together"]),
         f"decoding: beam {decoding.beam}, length penalty {decoding.length_penalty:g}",
     ]
 

@@ -111,6 +111,15 @@ def check_device(name: str | None) -> str | None:
     return name
 
 
+def say_first_of(run: Path, what: str) -> None:
+    """Tell of a run with several models that something is of the first alone; the others have folders too."""
+    from qknorm.run import Run
+
+    members = Run.open(run).members()
+    if len(members) > 1:
+        typer.echo(f"{what} of the first of {len(members)} models; the next is {members[1].path}", err=True)
+
+
 def default_device() -> str:
     """The GPU where there is one."""
     import torch

@@ -81,6 +81,8 @@ def translate(
         translator = Translator.load(
             [run, *(ensemble or [])], workers.device, dtype=getattr(torch, precision.value)
         )
+        if workers.first:
+            _say_missing([run, *(ensemble or [])])
         search = beam, length_penalty, nbest or 1, batch_tokens
         if file is None:
             found = translator.stream_groups(line_groups(sys.stdin.fileno(), CHUNK), *search)
@@ -91,6 +93,19 @@ def translate(
             rows = [(each.score, each.text) for each in translations] or [(0.0, "")]
             for score, line in rows if workers.first else []:
                 _write(f"{number}\t{score:.6f}\t{line}" if with_columns else line)
+
+
+def _say_missing(runs: list[Path]) -> None:
+    """Tell of runs whose models are not all trained yet."""
+    from qknorm.run import Run
+
+    for run in runs:
+        members = Run.open(run).members()
+        have = sum(member.best_file.exists() for member in members)
+        if have < len(members):
+            typer.echo(
+                f"{run} is to have {len(members)} models; the {have} trained so far translate.", err=True
+            )
 
 
 def _write(line: str) -> None:

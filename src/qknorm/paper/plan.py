@@ -18,6 +18,14 @@ KINDS = ("paper", "fast")
 """Recipes to choose from: the paper's settings, or those that train in minutes."""
 _TWIN = ("model.norm=scale", "model.qk_norm=null")
 """What makes the baseline of a fast recipe."""
+_ALONE = "training.members=1"
+"""Rows are of one model each, as in the paper, also where a recipe has several translate together."""
+_DECIDED = {
+    "data.": "--data",
+    "training.seed": "--seeds",
+    "training.members": "the paper, whose rows are of one model each,",
+    "name": "the row",
+}
 _ALL_BUT = ("beyond",)
 
 
@@ -140,7 +148,7 @@ def check_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
     """The user's settings; those that options of their own decide are refused."""
     for override in overrides:
         key = override.partition("=")[0].strip()
-        for prefix, option in (("data.", "--data"), ("training.seed", "--seeds"), ("name", "the row")):
+        for prefix, option in _DECIDED.items():
             if key.startswith(prefix):
                 raise UserError(f"--set {key} is decided by {option} here; leave it out.")
     return tuple(overrides)
@@ -149,7 +157,7 @@ def check_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
 @cache
 def _resolved(asked: Experiment, data: Path) -> Recipe:
     file, twin = _recipe_file(asked)
-    overrides = [*asked.overrides, *twin, *asked.system.changes, f"training.seed={asked.seed}"]
+    overrides = [_ALONE, *asked.overrides, *twin, *asked.system.changes, f"training.seed={asked.seed}"]
     recipe = load_recipe(file, overrides)
     own = load_recipe(recipes_folder() / "paper" / f"{asked.pair}.yaml") if asked.borrows else recipe
     text = own.data.model_copy(update={"folder": data / PAIRS[asked.pair].corpus})

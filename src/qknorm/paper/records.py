@@ -187,8 +187,10 @@ def copy_run(run: Run, folder: Path, recipe: Recipe, corpus: str) -> None:
     values = recipe.model_dump(mode="json")
     values["data"]["folder"] = f"../../../data/{corpus}"
     write_atomic(folder / "recipe.yaml", yaml_dump(values))
-    for file in (run.history_file, run.hypotheses_file("dev"), run.hypotheses_file("test"), run.scores_file):
+    histories = [member.history_file for member in run.members()]
+    for file in (*histories, run.hypotheses_file("dev"), run.hypotheses_file("test"), run.scores_file):
         if file.is_file():
+            (folder / file.relative_to(run.path)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, folder / file.relative_to(run.path))
     files = {
         file.relative_to(folder).as_posix(): sha256_file(file)

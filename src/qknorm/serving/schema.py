@@ -85,7 +85,7 @@ class Model(BaseModel):
     heads: Annotated[int, Field(description="Attention heads of a layer.")]
     width: Annotated[int, Field(description="Size of the vector of a subword.")]
     qk_norm: Annotated[str | None, Field(description="Norm of queries and keys; null for none.")]
-    parameters: Annotated[int, Field(description="Learned numbers of the model.")]
+    parameters: Annotated[int, Field(description="Learned numbers, of all models that translate together.")]
     beam: Annotated[int, Field(description="The beam it searches with unless asked otherwise.")]
     dev_bleu: Annotated[float | None, Field(description="BLEU on dev in training; null if unknown.")]
 

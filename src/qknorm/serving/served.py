@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from qknorm.run import Run
+from qknorm.scoring.metrics import MAIN
 from qknorm.serving.schema import Model
 from qknorm.translation.translator import Translator
 
@@ -42,8 +43,6 @@ def _load(name: str, path: str | Path, device: torch.device | str | None) -> Ser
     run = Run.open(path)
     recipe = run.recipe()
     translator = Translator.load(path, device)
-    bleu = [row["dev_bleu"] for row in run.history() if row["best"]]
-    model = translator.models[0]
     about = Model(
         name=name,
         source=recipe.data.source,
@@ -54,11 +53,20 @@ def _load(name: str, path: str | Path, device: torch.device | str | None) -> Ser
         heads=recipe.model.heads,
         width=recipe.model.d_model,
         qk_norm=recipe.model.qk_norm,
-        parameters=sum(each.numel() for each in model.parameters()),
+        parameters=sum(each.numel() for model in translator.models for each in model.parameters()),
         beam=recipe.decoding.beam,
-        dev_bleu=bleu[-1] if bleu else None,
+        dev_bleu=_dev_bleu(run),
     )
     return Served(translator, about)
+
+
+def _dev_bleu(run: Run) -> float | None:
+    """Of all models together where they have been scored, or else of the best weights of the first."""
+    scores, recipe = run.scores(), run.recipe()
+    if recipe.training.members > 1 and scores is not None:
+        return float(scores["dev"][MAIN[recipe.subwords.kind]])
+    bleu = [row["dev_bleu"] for row in run.history() if row["best"]]
+    return bleu[-1] if bleu else None
 
 
 def _free_name(name: str, taken: set[str]) -> str:

@@ -170,8 +170,9 @@ def _part_file(run: Run, text: Path, to: Path, search: Search) -> Path:
     if not run.best_file.exists():
         raise UserError(f"{run.best_file} does not exist yet; train {run.path} first.")
     decoding = run.recipe().decoding
+    weights = [member.best_file for member in run.members()]
     known = [
-        sha256_file(run.best_file),
+        *(sha256_file(file) for file in weights if file.exists()),
         sha256_text(text),
         search.beam or decoding.beam,
         decoding.length_penalty,

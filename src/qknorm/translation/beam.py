@@ -20,7 +20,7 @@ from qknorm.translation.batches import by_length, pad
 from qknorm.translation.continuations import best_continuations
 from qknorm.translation.ensemble import Ensemble, check_ids
 from qknorm.translation.hypothesis import Finished, Hypothesis, SearchSettings
-from qknorm.translation.static import search_of
+from qknorm.translation.static import TOKENS, search_of
 from qknorm.workers import Workers
 
 
@@ -100,11 +100,12 @@ def _search_plainly(
     settled: Callable[[list[int], list[list[Hypothesis]]], None],
 ) -> None:
     """Search for translations of the waiting ones of the sources, batch by batch."""
+    budget = settings.batch_tokens * (TOKENS if ensemble.device.type == "cuda" else 1)
 
     def cost(count: int, longest: tuple[int, ...]) -> int:
         return count * settings.beam * (longest[0] + 1 + longest[0] + settings.max_extra)
 
-    for batch in by_length([(len(sources[i]),) for i in waiting], cost, settings.batch_tokens):
+    for batch in by_length([(len(sources[i]),) for i in waiting], cost, budget):
         members = [waiting[j] for j in batch]
         search = BatchSearch(ensemble, [sources[i] for i in members], settings)
         while search.places:
