@@ -138,7 +138,8 @@ def _described(recipe: Recipe) -> list[str]:
         f"training: batches of {training.batch_tokens:,} subwords, {training.optimizer}, rate {rate}, "
         f"{training.schedule} after {training.warmup_steps:,} updates, seed {training.seed}",
         *([] if training.members == 1 else [f"{training.members} models translate together"]),
-        f"decoding: beam {decoding.beam}, length penalty {decoding.length_penalty:g}",
+        f"decoding: beam {decoding.beam}, length penalty {decoding.length_penalty:g}"
+        + (" (by dev BLEU)" if decoding.length_penalty_from_dev else ""),
     ]
 
 

@@ -25,6 +25,7 @@ _FREE = {
     "training.max_bad_steps",
     "decoding.beam",
     "decoding.length_penalty",
+    "decoding.length_penalty_from_dev",
     "decoding.max_extra",
     "decoding.batch_tokens",
 }

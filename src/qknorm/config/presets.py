@@ -29,18 +29,20 @@ def preset(pairs: int, characters: int) -> Preset:
     if pairs < 1:
         raise UserError(f"There are {pairs} pairs to learn from; at least one is needed.")
     if GALICIAN_FROM <= pairs < MIDDLE_FROM:
-        return _galician(pairs, characters)
-    if pairs < GALICIAN_FROM:
-        chosen = _tiny(pairs)
-    elif pairs < BASE_FROM:
-        chosen = _middle(pairs)
+        chosen = _galician(pairs, characters)
     else:
-        chosen = _base(pairs)
-    epoch = _epoch_batches(pairs)
-    chosen.settings["training"]["epoch_batches"] = epoch
+        make = _tiny if pairs < GALICIAN_FROM else _middle if pairs < BASE_FROM else _base
+        chosen = make(pairs)
+        epoch = _epoch_batches(pairs)
+        chosen.settings["training"]["epoch_batches"] = epoch
+        chosen.reasons.append(
+            f"The model is validated every {epoch:,} batches: the paper's epochs have about one batch "
+            "to 90 pairs, within 100 and 2,000."
+        )
+    chosen.settings["decoding"] = {"length_penalty_from_dev": True}
     chosen.reasons.append(
-        f"The model is validated every {epoch:,} batches: the paper's epochs have about one batch "
-        "to 90 pairs, within 100 and 2,000."
+        "Once training is over, dev decides how much longer translations are favoured: models of little text "
+        "say too little otherwise (results/length-penalty.md)."
     )
     return chosen
 

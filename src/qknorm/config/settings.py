@@ -226,6 +226,9 @@ class DecodingSettings(Settings):
     """Hypotheses of a sentence kept at every step; 1 is greedy search."""
     length_penalty: NonNegative = 0.6
     """α: a hypothesis of n subwords, its EOS counted, scores log p / ((5 + n) / 6)^α."""
+    length_penalty_from_dev: bool = False
+    """Once training is over, try other length penalties from this one on, and keep the one with the best dev
+    BLEU: models of little text tend to say too little."""
     max_extra: Natural = 50
     """A translation has at most this many subwords more than its source, its EOS counted."""
     batch_tokens: Count = 16384

@@ -15,6 +15,7 @@ from qknorm.model import Transformer
 from qknorm.progress import Progress
 from qknorm.run import Run
 from qknorm.scoring import Scores, score
+from qknorm.training.length_penalty import with_length_penalty
 from qknorm.training.preparation import Prepared, references
 from qknorm.training.validation import translations
 from qknorm.workers import Workers
@@ -30,8 +31,9 @@ def finish(
 ) -> dict[str, Any]:
     """Hypotheses and scores of dev and test, written to the run folder; done before, they are read.
 
-    ``best_models`` gives the models with their best weights, where something is to be translated. Dev is
-    scored while test is translated. The manifest keeps the seconds since ``begun``, by ``time.monotonic()``.
+    ``best_models`` gives the models with their best weights, where something is to be translated. Where dev
+    decides the length penalty, the one found goes into the recipe of the folder. Dev is scored while test is
+    translated. The manifest keeps the seconds since ``begun``, by ``time.monotonic()``.
     """
     known: dict[str, Any] | None = workers.tell(folder.scores())
     if known is not None:
@@ -39,13 +41,20 @@ def finish(
     alone = prepared.recipe.training.members == 1
     models: list[Transformer] = []
     under_way: dict[str, Future[Scores]] = {}
+    chosen = prepared.recipe.decoding.length_penalty_from_dev
+    if chosen:
+        models = best_models()
+        prepared, hypotheses = with_length_penalty(models, prepared, progress, workers)
+        if workers.first:
+            folder.replace_recipe(prepared.recipe, prepared.hashes())
+            write_lines(folder.hypotheses_file("dev"), hypotheses)
     with ThreadPoolExecutor(2, "qknorm-score") as scoring:
         for split in ("dev", "test"):
             if split not in prepared.encoded:
                 continue
             file, wanted = folder.hypotheses_file(split), references(prepared, split)
             # Dev was translated when the weights of a single model proved the best.
-            translated = split == "dev" and alone and workers.tell(file.exists())
+            translated = split == "dev" and (chosen or (alone and workers.tell(file.exists())))
             if not translated:
                 models = models or best_models()
                 weights = "the best weights" if alone else f"the best weights of {len(models)} models"

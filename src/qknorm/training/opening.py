@@ -35,10 +35,18 @@ def open_run(
     subwords = None if old is None else folder.subwords()
     prepared = prepare(recipe, folder.path / "data", progress, subwords, cache, split=workers.first)
     _write_down(folder, old, prepared, workers)
-    if workers.first and old is not None and old.training.members != recipe.training.members:
+    if workers.first and old is not None and _translates_otherwise(old, recipe):
         folder.forget_scores()
-        folder.hypotheses_file("dev").unlink(missing_ok=True)  # maybe not the first model's alone
+        folder.hypotheses_file("dev").unlink(missing_ok=True)  # not the first model's own any more
     return prepared
+
+
+def _translates_otherwise(old: Recipe, new: Recipe) -> bool:
+    """Whether dev and test are to be translated anew, by more models or fewer or another length penalty."""
+    before, now = (
+        (recipe.training.members, recipe.decoding.length_penalty_from_dev) for recipe in (old, new)
+    )
+    return before != now
 
 
 def open_member(
@@ -100,6 +108,9 @@ def _settled(folder: Run, old: Recipe, recipe: Recipe, progress: Progress) -> Re
     """The recipe to resume with: changes that are allowed are listed, others refused."""
     if recipe.model.length is None and old.model.length is not None:
         recipe = recipe.model_copy(update={"model": replace(recipe.model, length=old.model.length)})
+    if recipe.decoding.length_penalty_from_dev and old.decoding.length_penalty_from_dev:
+        decoding = {"length_penalty": old.decoding.length_penalty}
+        recipe = recipe.model_copy(update={"decoding": recipe.decoding.model_copy(update=decoding)})
     changes = changed_settings(old, recipe)
     # Files may have moved: whether their text is the same is asked once they have been read.
     if breaking := [c for c in changes if c.breaking and not c.key.startswith("data.")]:
