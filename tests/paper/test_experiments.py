@@ -190,7 +190,8 @@ def test_all_is_the_paper():
 
 
 @pytest.mark.parametrize(
-    ("override", "option"), [("data.folder=x", "--data"), ("training.seed=2", "--seeds")]
+    ("override", "option"),
+    [("data.folder=x", "--data"), ("training.seed=2", "--seeds"), ("training.members=2", "the paper")],
 )
 def test_settings_that_have_options_of_their_own(override, option):
     with pytest.raises(UserError, match=option):

@@ -113,6 +113,21 @@ def test_two_processes_train_as_one_does(home, run):
         assert two.hypotheses_file(split).read_bytes() == one.run.hypotheses_file(split).read_bytes()
 
 
+def test_two_processes_train_several_models_as_one_does(tmp_path):
+    more = ("training.members=2", "decoding.length_penalty_from_dev=true", "training.accumulate=2")
+    recipe = tiny_recipe(write_corpus(tmp_path / "text"), *more, *STEADY)
+    (tmp_path / "recipe.yaml").write_text(dump_recipe(recipe))
+    words = ("-m", "qknorm", "train", "recipe.yaml", "--run-folder", "runs/two", "--device=cpu")
+    first, second = run_together(tmp_path, 2, *words)
+    assert first.code == second.code == 0, first.err + second.err
+    assert first.err.count("parameters on 2 × cpu") == 2 and second.err == ""
+    two, one = Run.open(tmp_path / "runs/two"), alone(recipe, tmp_path / "alone").run
+    for pair in zip(two.members(), one.members(), strict=True):
+        alike(*pair)
+    assert two.scores() == one.scores() is not None
+    assert two.recipe().decoding.length_penalty == one.recipe().decoding.length_penalty
+
+
 def test_stopped_and_resumed_they_end_with_the_same_weights(home):
     whole, stopped = Run.open(home / "runs" / "whole"), Run.open(home / "runs" / "stopped")
     for name in ("last_file", "best_file"):
