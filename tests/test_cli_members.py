@@ -69,6 +69,8 @@ def test_a_look_inside_is_at_the_first(two):
     assert (two / "maps.json").read_text() != (two / "second.json").read_text()
     heads = run_command(two, "heads", "run")
     assert heads.code == 0 and "Heads are of the first of 2 models" in heads.err
+    report = run_command(two, "report", "run", "--out", "report.html")
+    assert report.code == 0 and "Curves and maps of run are of the first of 2 models" in report.err
 
 
 def test_what_is_served_is_told_of_all(two):

@@ -42,5 +42,7 @@ def report(
     runs = [Run.open(path) for path in ([run] if against is None else [run, against])]
     chosen = options.check_device(device) or options.default_device()
     progress = Progress()
+    for each in runs:
+        options.say_first_of(each.path, f"Curves and maps of {each.path} are")
     write_report(out, runs, None if corpus is None else corpus.value, maps, chosen, progress)
     progress.note(f"The report: {out}")
