@@ -120,6 +120,8 @@ def test_passes_are_chosen_by_the_longer_side(tmp_path, longer):
     for name in ("a.en", "b.vi"):
         (tmp_path / name).write_text(("long 中文\n" if name == longer else "x\n") * 8000)
     files = {"train_source": tmp_path / "a.en", "train_target": tmp_path / "b.vi"}
+    for device, batching in (("cpu", "by_length"), ("cuda", "mixed"), ("cuda:1", "mixed")):
+        assert recipe_for_files(files, None, [], Progress(), device).training.batching == batching
     chosen = preset(8000, 8 * 8000).settings["training"]
     assert recipe_for_files(files, None, [], Progress()).training.backward_passes == chosen["backward_passes"]
 

@@ -61,7 +61,7 @@ def folder(tmp_path, monkeypatch):
     tiny = tiny_recipe(corpus).model_dump(mode="json")
     chosen = {section: tiny[section] for section in ("model", "training", "decoding")}
     chosen["subwords"] = {"operations": 30}
-    monkeypatch.setattr(qknorm.config, "preset", lambda pairs, _: Preset(chosen, [f"{pairs} pairs: tiny"]))
+    monkeypatch.setattr(qknorm.config, "preset", lambda pairs, *_: Preset(chosen, [f"{pairs} pairs: tiny"]))
     monkeypatch.setattr(qknorm.serving.server, "bind", lambda host, _: bind(host, 0))
     monkeypatch.setattr(uvicorn.Server, "run", lambda *_, **__: None)  # it would serve until it is stopped
     for name in ("measures_figure", "map_figure", "importance_figure"):

@@ -37,6 +37,18 @@ def test_ten_thousand_pairs_get_the_settings_of_the_fast_galician_recipe():
             assert passes == pytest.approx(getattr(theirs, key), rel=0.1), key
 
 
+@pytest.mark.parametrize("pairs", [500, 5_000, 10_000, 30_000, 100_000])
+def test_a_gpu_gets_batches_of_mixed_lengths_and_all_else_alike(pairs):
+    (settings, reasons), (gpu, more) = (preset(pairs, 98 * pairs, on_gpu) for on_gpu in (False, True))
+    assert make_recipe(settings).training.batching == "by_length"
+    assert gpu["training"].pop("batching") == "mixed" and gpu == settings
+    assert next(reason for reason in more if reason not in reasons).startswith("Batches are of sentences")
+
+
+def test_dev_decides_the_length_penalty():
+    assert all(made(pairs).decoding.length_penalty_from_dev for pairs in (500, 10_000, 30_000, 100_000))
+
+
 def test_passes_over_ten_thousand_pairs_are_counted_by_the_length_of_their_sentences():
     short, long = (make_recipe(preset(10_000, n * 10_000).settings) for n in (30, 120))
     assert short.training.max_steps == long.training.max_steps == 12_000

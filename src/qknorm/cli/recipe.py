@@ -23,6 +23,7 @@ def choose_recipe(
     run: Path | None,
     overrides: Sequence[str],
     progress: Progress,
+    device: str | None = None,
 ) -> tuple[Recipe, Path]:
     """The recipe and the run folder. ``files`` are those of `data` by setting, ``train_source`` and so on."""
     from qknorm.config import load_recipe
@@ -39,7 +40,7 @@ def choose_recipe(
             )
         recipe = load_recipe(recipe_file, overrides)
     elif named:
-        recipe = recipe_for_files(named, kind, overrides, progress)
+        recipe = recipe_for_files(named, kind, overrides, progress, device)
     elif run is not None:
         folder = Run.open(run)
         if kind is not None:
@@ -55,9 +56,14 @@ def choose_recipe(
 
 
 def recipe_for_files(
-    files: Mapping[str, Path], kind: str | None, overrides: Sequence[str], progress: Progress
+    files: Mapping[str, Path],
+    kind: str | None,
+    overrides: Sequence[str],
+    progress: Progress,
+    device: str | None = None,
 ) -> Recipe:
-    """A recipe for text files without one, its settings chosen by its size; says which and why."""
+    """A recipe for text files without one, chosen by their size and the device; says which settings and why."""
+    from qknorm.cli.options import default_device
     from qknorm.config import make_recipe, preset
     from qknorm.data.text import count_characters, count_lines
 
@@ -68,7 +74,7 @@ def recipe_for_files(
             f"{missing} is missing; --source and --target name the two sides of the training text."
         )
     longer = max(count_characters(source), count_characters(target))
-    chosen = preset(count_lines(source), longer)
+    chosen = preset(count_lines(source), longer, (device or default_device()).startswith("cuda"))
     progress.note("Settings chosen by the size of the training text (change them with --set):")
     for reason in chosen.reasons:
         progress.note(f"  - {reason}")

@@ -50,7 +50,8 @@ def train(
     with Workers.start(options.check_device(device)) as workers:
         progress = Progress(quiet=not workers.first, since=begun)
         with workers.first_alone():
-            recipe, folder = choose_recipe(recipe_file, files, subwords, run, overrides or [], progress)
+            chosen = recipe_file, files, subwords, run, overrides or []
+            recipe, folder = choose_recipe(*chosen, progress, device)
         progress.note(f"Run folder: {folder}")
         trained = train_model(recipe, folder, progress=progress, workers=workers, begun=begun)
     if trained.interrupted:

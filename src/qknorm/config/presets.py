@@ -24,7 +24,7 @@ class Preset(NamedTuple):
     reasons: list[str]
 
 
-def preset(pairs: int, characters: int) -> Preset:
+def preset(pairs: int, characters: int, gpu: bool = False) -> Preset:
     """Settings for a training text of so many sentence pairs, and characters of its longer side."""
     if pairs < 1:
         raise UserError(f"There are {pairs} pairs to learn from; at least one is needed.")
@@ -38,6 +38,12 @@ def preset(pairs: int, characters: int) -> Preset:
         chosen.reasons.append(
             f"The model is validated every {epoch:,} batches: the paper's epochs have about one batch "
             "to 90 pairs, within 100 and 2,000."
+        )
+    if gpu:
+        chosen.settings["training"]["batching"] = "mixed"
+        chosen.reasons.append(
+            "Batches are of sentences of all lengths, drawn anew in every pass: nothing is padded on a GPU, and "
+            "on 29,000 pairs dev BLEU was ahead at every update (results/speedrun.md)."
         )
     chosen.settings["decoding"] = {"length_penalty_from_dev": True}
     chosen.reasons.append(
