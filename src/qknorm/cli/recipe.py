@@ -62,7 +62,7 @@ def recipe_for_files(
     progress: Progress,
     device: str | None = None,
 ) -> Recipe:
-    """A recipe for text files without one, chosen by their size and the device; says which settings and why."""
+    """A recipe for text files without one, chosen by their size and the device; says why."""
     from qknorm.cli.options import default_device
     from qknorm.config import make_recipe, preset
     from qknorm.data.text import count_characters, count_lines
