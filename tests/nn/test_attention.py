@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from qknorm.nn import MultiheadAttention, initial_scale, l2_normalize
+from qknorm.nn import MultiheadAttention, RotaryPositions, initial_scale, l2_normalize
 from support.compare import error
 from support.numpy_attention import multihead
 
@@ -95,16 +95,19 @@ def numpy_twin(made, query, key, value, bias):
         for name, part in zip("qkv", np.split(weights.pop("in_proj_weight"), 3), strict=True):
             weights[f"{name}_proj_weight"] = part
     g = E**-0.5 * H**0.5 if made.qk_scale is None else wide(made.qk_scale).reshape(-1, 1, 1)
-    return multihead((wide(query), wide(key), wide(value)), weights, H, made.qk_norm, g, bias)
+    rotary = made.rotary is not None
+    return multihead((wide(query), wide(key), wide(value)), weights, H, made.qk_norm, g, bias, rotary)
 
 
 @pytest.mark.parametrize("need_weights", [False, True], ids=["fused", "explicit"])
 @pytest.mark.parametrize("per", ["layer", "head"])
 @pytest.mark.parametrize("self_attention", [True, False], ids=["self", "cross"])
 @pytest.mark.parametrize("norm", NORMS)
-def test_matches_numpy_outputs_and_gradients(norm, self_attention, per, need_weights):
+@pytest.mark.parametrize("rotary", [False, True], ids=["", "rotary"])
+def test_matches_numpy_outputs_and_gradients(rotary, norm, self_attention, per, need_weights):
     cases = mask_cases(T, T if self_attention else S)
-    made = module(norm, qk_scale_per=per, **({} if norm is None else {"qk_scale_learnable": True}))
+    options = {} if norm is None else {"qk_scale_learnable": True}
+    made = module(norm, qk_scale_per=per, rotary=RotaryPositions(E // H) if rotary else None, **options)
     if made.qk_scale is not None and per == "head":
         with torch.no_grad():
             made.qk_scale.mul_(torch.tensor([1.0, 0.5, 0.8, 1.2]))

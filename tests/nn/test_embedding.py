@@ -1,11 +1,9 @@
-"""Tied embeddings of unit length, and sinusoid positions."""
-
-import math
+"""Tied embeddings of unit length."""
 
 import pytest
 import torch
 
-from qknorm.nn import FixNormEmbedding, SinusoidalPositions, TiedEmbedding
+from qknorm.nn import FixNormEmbedding, TiedEmbedding
 from support.compare import error
 
 
@@ -51,41 +49,6 @@ def test_bias_is_optional():
         assert repr(embedding) == f"{cls.__name__}(5, 4, bias=False)"
 
 
-@pytest.mark.parametrize("odd", ["cosine", "sine"])
-def test_positions_are_the_formula(odd):
-    table = SinusoidalPositions(8, odd=odd)(50)
-    for p in (0, 1, 17, 49):
-        for i in range(0, 8, 2):
-            angle = p / 10000 ** (i / 8)
-            other = math.cos(angle) if odd == "cosine" else math.sin(angle)
-            assert table[p, i].item() == pytest.approx(math.sin(angle), abs=1e-6)
-            assert table[p, i + 1].item() == pytest.approx(other, abs=1e-6)
-
-
-def test_positions_grow_on_demand_and_stay_out_of_the_state_dict():
-    positions = SinusoidalPositions(8, room=4)
-    assert positions.state_dict() == {}
-    longer = positions(1000)
-    assert longer.shape == (1000, 8)
-    assert torch.equal(longer, SinusoidalPositions(8, room=1000)(1000))
-    assert torch.equal(positions(3, offset=600), longer[600:603])
-    assert torch.equal(positions.at(torch.tensor([2, 1500]), 1501)[0], longer[2])
-    assert positions.table.size(0) >= 1501
-
-
-def test_growing_keeps_the_dtype():
-    positions = SinusoidalPositions(8, room=4).to(torch.bfloat16)
-    assert positions(100).dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: SinusoidalPositions(7), "embedding_dim must be even, not 7"),
-        (lambda: SinusoidalPositions(8, odd="tan"), "odd must be 'cosine' or 'sine', not 'tan'"),
-        (lambda: TiedEmbedding(0, 4), "must be positive"),
-    ],
-)
-def test_wrong_arguments_are_named(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
+def test_wrong_sizes_are_named():
+    with pytest.raises(ValueError, match="must be positive, not 0 and 4"):
+        TiedEmbedding(0, 4)

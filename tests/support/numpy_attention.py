@@ -47,14 +47,31 @@ def softmax(x):
     return np.where(total > 0, shifted / np.where(total > 0, total, 1.0), 0.0)
 
 
-def core(q, k, v, g, bias=None, q_norm=(None,), k_norm=(None,)):
+def angles(length, width, base=10000.0):
+    """(length, width / 2) by which the pairs of a head turn at each position."""
+    return np.arange(length)[:, None] * base ** (-np.arange(0, width, 2) / width)
+
+
+def turn(x, angle):
+    """Halves of the last axis as real and imaginary parts of complex numbers, turned."""
+    if angle is None:
+        return x
+    a, b = np.split(x, 2, axis=-1)
+    turned = (a + 1j * b) * np.exp(1j * angle)
+    return np.concatenate([turned.real, turned.imag], axis=-1)
+
+
+def core(q, k, v, g, bias=None, q_norm=(None,), k_norm=(None,), turns=(None, None)):
     """softmax(g q̂ k̂ᵀ + bias) v for (B, H, T, D) arrays; ``bias`` is additive, −inf where not to look.
 
     Returns the output, the weights, and a function from the output's gradient to those of q, k, v, g.
-    ``g`` is a number or an array that broadcasts over (B, H, T, S).
+    ``g`` is a number or an array that broadcasts over (B, H, T, S). ``turns``: the ``angles`` of queries
+    and of keys.
     """
     qn, q_kept = norm(q_norm[0], q, *q_norm[1:])
     kn, k_kept = norm(k_norm[0], k, *k_norm[1:])
+    qn, kn = turn(qn, turns[0]), turn(kn, turns[1])
+    back = [None if angle is None else -angle for angle in turns]
     cosine = qn @ np.swapaxes(kn, -1, -2)
     logits = g * cosine
     weights = softmax(logits if bias is None else logits + bias)
@@ -66,8 +83,8 @@ def core(q, k, v, g, bias=None, q_norm=(None,), k_norm=(None,)):
         dlogits = weights * (dw - (dw * weights).sum(-1, keepdims=True))
         dg = dlogits * cosine
         dcosine = g * dlogits
-        dq = norm_backward(dcosine @ kn, q_kept)
-        dk = norm_backward(np.swapaxes(dcosine, -1, -2) @ qn, k_kept)
+        dq = norm_backward(turn(dcosine @ kn, back[0]), q_kept)
+        dk = norm_backward(turn(np.swapaxes(dcosine, -1, -2) @ qn, back[1]), k_kept)
         return dq, dk, dv, dg
 
     return out, weights, backward
@@ -83,11 +100,11 @@ def join(x):
     return x.transpose(0, 2, 1, 3).reshape(B, T, H * D)
 
 
-def multihead(inputs, weights, heads, kind, g, bias=None):
+def multihead(inputs, weights, heads, kind, g, bias=None, rotary=False):
     """A whole attention module, its gradients included.
 
     ``inputs``: query, key, value (B, ·, ·). ``weights``: name → array as in the module's state dict, with
-    q_proj_weight, k_proj_weight, v_proj_weight always apart.
+    q_proj_weight, k_proj_weight, v_proj_weight always apart. ``rotary``: heads are turned, from position 0.
     """
     across = kind == "rms_across_heads"
     b = weights.get("in_proj_bias")
@@ -108,7 +125,8 @@ def multihead(inputs, weights, heads, kind, g, bias=None):
     if across:
         (q, q_kept), (k, k_kept) = norm(*_at(settings("q"), q)), norm(*_at(settings("k"), k))
         inner = ((None,), (None,))
-    out, attn, core_back = core(split(q, heads), split(k, heads), split(v, heads), g, bias, *inner)
+    turns = [angles(x.shape[1], E // heads) if rotary else None for x in (q, k)]
+    out, attn, core_back = core(split(q, heads), split(k, heads), split(v, heads), g, bias, *inner, turns)
     joined = join(out)
     w_out, b_out = weights["out_proj.weight"], weights.get("out_proj.bias")
     result = joined @ w_out.T + (0.0 if b_out is None else b_out)

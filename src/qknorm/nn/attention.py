@@ -18,10 +18,12 @@ from qknorm.nn.functional import attention
 from qknorm.nn.masks import merge_masks
 from qknorm.nn.norms import L2Norm
 from qknorm.nn.packed import Packing, check_packed, packed_attention
+from qknorm.nn.positions import RotaryPositions, check_turns, turn
 from qknorm.nn.projections import Projections
 from qknorm.nn.slots import SlotCrossCache, SlotSelfCache
 from qknorm.nn.span_attention import can_fuse_spans, span_attention
 from qknorm.nn.spans import Spans, find_spans
+from qknorm.nn.turning import turned
 
 
 class Logits(NamedTuple):
@@ -59,6 +61,7 @@ class MultiheadAttention(Projections):
         qk_scale_learnable: whether g is a parameter or a fixed buffer. Default: learned with ``"l2"``,
             fixed with the others, whose norms have weights of their own.
         v_norm: also l2-normalise the values per head (an ablation of the paper).
+        rotary: turn queries and keys by their positions, after their norm; modules may share one.
     """
 
     # torch.nn.TransformerEncoderLayer's inference fast path computes attention from the projection
@@ -85,6 +88,7 @@ class MultiheadAttention(Projections):
         qk_scale_per: str = "layer",
         qk_scale_learnable: bool | None = None,
         v_norm: bool = False,
+        rotary: RotaryPositions | None = None,
     ) -> None:
         super().__init__(
             embed_dim,
@@ -102,6 +106,7 @@ class MultiheadAttention(Projections):
             qk_scale_per=qk_scale_per,
             qk_scale_learnable=qk_scale_learnable,
             v_norm=v_norm,
+            rotary=rotary,
         )
         if not 0.0 <= dropout < 1.0:
             raise ValueError(f"dropout must be at least 0 and below 1, not {dropout}")
@@ -124,6 +129,7 @@ class MultiheadAttention(Projections):
         key_packing: Packing | None = None,
         spans: Spans | None = None,
         cache: SelfCache | CrossCache | None = None,
+        turns: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend; returns ``(output, weights)``, the weights None unless asked for.
 
@@ -141,15 +147,21 @@ class MultiheadAttention(Projections):
             cache: a ``SelfCache`` adds the new keys and values to those of earlier calls (queries see
                 all of those, and with ``is_causal`` of the new ones only what came before);
                 a ``CrossCache`` is filled at the first call, and ``key`` is ignored afterwards.
+            turns: rows of ``rotary`` for the queries' positions, (T, D), (1, D), (B, T, D) or packed (R, D).
+                Without, positions count from 0 (packed: in each sentence; with a ``SelfCache``: from its
+                length). In self-attention they are those of the new keys too; other keys count from there.
         """
         key = query if key is None else key
         value = key if value is None else value
+        if turns is not None and self.rotary is None:
+            raise ValueError("turns would have no effect: rotary is None")
         if packing is not None:
             if need_weights or cache is not None or key_padding_mask is not None or attn_mask is not None:
                 raise ValueError(
                     "packed input takes no masks and no cache, and returns no weights (need_weights=False)"
                 )
-            return self._forward_packed(query, key, value, is_causal, packing, key_packing, spans), None
+            places = packing, key_packing, spans, turns
+            return self._forward_packed(query, key, value, is_causal, *places), None
         for name, given in (("key_packing", key_packing), ("spans", spans)):
             if given is not None:
                 raise ValueError(f"{name} needs packing: where the queries' sentences lie")
@@ -158,7 +170,7 @@ class MultiheadAttention(Projections):
         query, key, value = self._batch_first(query, key, value)
         if not batched and key_padding_mask is not None:
             key_padding_mask = key_padding_mask[None]
-        q, k, v, offset = self._heads(query, key, value, cache)
+        q, k, v, offset = self._heads(query, key, value, cache, turns)
         appended = (self.bias_k is not None) + self.add_zero_attn
         mask, is_causal = merge_masks(
             q, k, key_padding_mask, attn_mask, is_causal, need_weights, offset, appended
@@ -179,15 +191,25 @@ class MultiheadAttention(Projections):
             return out[0], None if weights is None else weights[0]
         return out if self.batch_first else out.transpose(0, 1), weights
 
-    def step(self, query: Tensor, cache: SlotSelfCache | SlotCrossCache) -> Tensor:
-        """One new position of each hypothesis, (B, K, E), over caches of static shape; for inference."""
+    def step(
+        self, query: Tensor, cache: SlotSelfCache | SlotCrossCache, turns: Tensor | None = None
+    ) -> Tensor:
+        """One new position of each hypothesis, (B, K, E), over caches of static shape; for inference.
+
+        With ``rotary``, ``turns`` are its (B, 1, D) rows for these positions.
+        """
         if self.bias_k is not None or self.add_zero_attn:
             raise ValueError("a cache does not go with add_bias_kv or add_zero_attn")
         if isinstance(cache, SlotSelfCache):
             q, k, v = self._projected_and_normalized(query, query, query)  # (B, K, H, D)
+            if self.rotary is not None:
+                q, k = self._turned(q, k, self._needed(turns))
             out = cache.attend(q, k, v, self._fixed_scale())
         else:
-            out = cache.attend(self._normalized_query(self._project_query(query)), self._fixed_scale())
+            q = self._normalized_query(self._project_query(query))
+            if self.rotary is not None:
+                q = turn(q, self._needed(turns).unsqueeze(-2))
+            out = cache.attend(q, self._fixed_scale())
         projected: Tensor = self.out_proj(out.flatten(-2))
         return projected
 
@@ -199,6 +221,8 @@ class MultiheadAttention(Projections):
     def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """(B, H, S, D) normalised keys and values of a (B, S, E) memory, as a cache keeps them."""
         _, k, v = self._projected_and_normalized(memory[:, :1], memory, memory)
+        if self.rotary is not None:
+            k = turn(k, self.rotary(k.size(1)).unsqueeze(-2))
         return k.transpose(1, 2), v.transpose(1, 2)
 
     def _forward_packed(
@@ -210,6 +234,7 @@ class MultiheadAttention(Projections):
         packing: Packing,
         key_packing: Packing | None,
         spans: Spans | None,
+        turns: Tensor | None,
     ) -> Tensor:
         if query.dim() != 2 or key.dim() != 2 or value.dim() != 2:
             raise ValueError(
@@ -218,9 +243,15 @@ class MultiheadAttention(Projections):
         if self.bias_k is not None or self.add_zero_attn:
             raise ValueError("packed input does not go with add_bias_kv or add_zero_attn")
         scale = self._fixed_scale()
+        if self.rotary is not None:
+            if turns is None:
+                turns = self._packed_turns(packing, query.size(0))
+            check_turns(turns, self.head_dim, query.size(0))
         dropout_p = self.dropout if self.training else 0.0
         if self._takes_spans(query, key, value):
             q, kv = self._project_side_by_side(query, key)
+            if turns is not None:
+                q = turned(q, turns)
             keys = q if kv is None else kv
             check_packed(q, keys, keys, packing, key_packing or packing, is_causal)
             if spans is None:
@@ -237,6 +268,11 @@ class MultiheadAttention(Projections):
             )
         else:
             q, k, v = self._projected_and_normalized(query, key, value)  # (R, H, D)
+            if turns is not None:
+                other = key is not query
+                q, k = self._turned(
+                    q, k, turns, self._packed_turns(key_packing or packing, k.size(0)) if other else None
+                )
             if self._observer is not None:
                 self._observer(Logits(q, k, None, is_causal, scale, packing, key_packing))
             out = packed_attention(q, k, v, packing, key_packing, is_causal, dropout_p, scale)
@@ -247,23 +283,30 @@ class MultiheadAttention(Projections):
         """Whether ``answer`` does what packed ``forward`` does, for inputs on x's device."""
         return self.in_proj_bias is not None and self.embed_dim == self.kdim and self._takes_spans(x, x, x)
 
-    def answer(self, query: Tensor, key: Tensor, spans: Spans, seed: Tensor | None) -> Tensor:
+    def answer(
+        self, query: Tensor, key: Tensor, spans: Spans, seed: Tensor | None, turns: Tensor | None = None
+    ) -> Tensor:
         """Packed attention without the bias of the output projection, for a kernel that adds it later.
 
         Args:
             query: (R, E), in the dtype of the weights.
             key: (Rk, E), or ``query`` itself.
             seed: decides what dropout drops; None: nothing.
+            turns: with ``rotary``, whose keys must be the queries' own, (R, D) rows of it.
         """
         w, bias = self.in_proj_weight, self.in_proj_bias
         assert w is not None and bias is not None
         b = bias.detach().to(query.dtype)
+        wanted: Tensor | None = bias  # whose gradient attention is to find
         if query is key:
             q, kv = self._split(linear(query, w, b)), None
+            if self.rotary is not None:
+                q, wanted = turned(q, self._needed(turns), bias), None
         else:
+            assert self.rotary is None
             of_query, of_key = linear_pair(query, key, w, b, self.embed_dim)
             q, kv = self._split(of_query), self._split(of_key)
-        settings = 0.0 if seed is None else self.dropout, self._fixed_scale(), self._eps(), bias, seed
+        settings = 0.0 if seed is None else self.dropout, self._fixed_scale(), self._eps(), wanted, seed
         out = span_attention(q, kv, self.qk_scale, spans, *settings, self.v_norm is not None)
         return linear(out.flatten(-2), self.out_proj.weight)
 
@@ -271,6 +314,7 @@ class MultiheadAttention(Projections):
         """Whether packed attention can go from the projections to its result in one kernel."""
         return (
             key is value
+            and (self.rotary is None or query is key)
             and self.in_proj_weight is not None
             and self._observer is None
             and (self.qk_norm is None or self._normalizes_jointly())
@@ -278,6 +322,16 @@ class MultiheadAttention(Projections):
             and can_fuse_spans(query, self.head_dim)
             and can_fuse_spans(key, self.head_dim)
         )
+
+    def _packed_turns(self, packing: Packing, rows: int) -> Tensor:
+        """(rows, D) rows of ``rotary`` for packed sentences."""
+        assert self.rotary is not None
+        return self.rotary.at(packing.place(rows)[1], packing.max_length)
+
+    def _needed(self, turns: Tensor | None) -> Tensor:
+        if turns is None:
+            raise ValueError("with rotary this needs turns: its rows for the positions of the queries")
+        return turns
 
     def _eps(self) -> float:
         """The length under which vectors normalise to zero."""
@@ -303,11 +357,18 @@ class MultiheadAttention(Projections):
         return q, k, v
 
     def _heads(
-        self, query: Tensor, key: Tensor, value: Tensor, cache: SelfCache | CrossCache | None
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cache: SelfCache | CrossCache | None,
+        turns: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor, int]:
-        """q (B, H, T, D), k and v (B, H, S, D), normalised; and how many keys came before this call."""
+        """q (B, H, T, D), k and v (B, H, S, D) as attention takes them; and how many keys came before."""
         if cache is not None and (self.bias_k is not None or self.add_zero_attn):
             raise ValueError("a cache does not go with add_bias_kv or add_zero_attn")
+        if turns is not None:
+            check_turns(turns, self.head_dim, query.size(1), query.size(0))
         if isinstance(cache, CrossCache) and cache.keys is not None and cache.values is not None:
             if query.size(0) != cache.keys.size(0):
                 raise ValueError(
@@ -315,6 +376,8 @@ class MultiheadAttention(Projections):
                     "use reorder() when the batch changes"
                 )
             q = self._normalized_query(self._project_query(query))
+            if self.rotary is not None:
+                q = turn(q, self._needed(turns).unsqueeze(-2))
             return q.transpose(1, 2), cache.keys, cache.values, 0
         if query.size(0) != key.size(0) or key.shape[:2] != value.shape[:2]:
             raise ValueError(
@@ -322,10 +385,13 @@ class MultiheadAttention(Projections):
                 f"{tuple(query.shape[:2])}, {tuple(key.shape[:2])}, {tuple(value.shape[:2])}"
             )
         q, k, v = self._projected_and_normalized(query, key, value)
+        offset = cache.length if isinstance(cache, SelfCache) else 0
+        if self.rotary is not None:
+            own = self.rotary(q.size(1), offset) if turns is None else turns
+            same = key is query or (isinstance(cache, SelfCache) and k.size(1) == q.size(1))
+            q, k = self._turned(q, k, own, None if same else self.rotary(k.size(1), offset))
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        offset = 0
         if isinstance(cache, SelfCache):
-            offset = cache.length
             k, v = cache.append(k, v)
         elif isinstance(cache, CrossCache):
             cache.fill(k, v)

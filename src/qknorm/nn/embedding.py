@@ -1,4 +1,4 @@
-"""Word embeddings tied to the output projection, plain or of unit length, and sinusoid positions.
+"""Word embeddings tied to the output projection, plain or of unit length.
 
 Axes: V subwords, E model width.
 """
@@ -79,56 +79,3 @@ class FixNormEmbedding(TiedEmbedding):
 
     def table(self) -> Tensor:
         return l2_normalize(self.weight)
-
-
-class SinusoidalPositions(nn.Module):
-    """Fixed sinusoid positions, as many as asked for: the table grows when a longer sequence comes.
-
-    ``odd="cosine"`` is Vaswani et al. (2017): sine in even dimensions, cosine in odd ones.
-    ``odd="sine"`` is the table of the paper's code, which has sine in both.
-    """
-
-    table: Tensor
-
-    def __init__(
-        self,
-        embedding_dim: int,
-        odd: str = "cosine",
-        room: int = 512,
-        device: torch.device | str | None = None,
-    ) -> None:
-        super().__init__()
-        if odd not in ("cosine", "sine"):
-            raise ValueError(f"odd must be 'cosine' or 'sine', not {odd!r}")
-        if embedding_dim % 2:
-            raise ValueError(f"embedding_dim must be even, not {embedding_dim}")
-        self.embedding_dim = embedding_dim
-        self.odd = odd
-        self.register_buffer("table", self._compute(room, torch.device(device or "cpu")), persistent=False)
-
-    def _compute(self, room: int, device: torch.device) -> Tensor:
-        pair = torch.arange(0, self.embedding_dim, 2, dtype=torch.float64, device=device)
-        rate = torch.exp(pair * (-math.log(10000.0) / self.embedding_dim))
-        angle = torch.arange(room, dtype=torch.float64, device=device)[:, None] * rate  # (room, E / 2)
-        odd = angle.cos() if self.odd == "cosine" else angle.sin()
-        return torch.stack([angle.sin(), odd], dim=-1).flatten(-2).float()  # (room, E)
-
-    def upto(self, length: int) -> Tensor:
-        """A table of at least ``length`` positions, (≥ length, E)."""
-        if length <= self.table.size(0):
-            return self.table
-        table = self._compute(max(length, 2 * self.table.size(0)), self.table.device).to(self.table.dtype)
-        if not torch.compiler.is_compiling():
-            self.table = table
-        return table
-
-    def forward(self, length: int, offset: int = 0) -> Tensor:
-        """Positions offset … offset + length − 1, (length, E)."""
-        return self.upto(offset + length)[offset : offset + length]
-
-    def at(self, positions: Tensor, max_length: int) -> Tensor:
-        """The given positions, each below ``max_length``; (…, E)."""
-        return F.embedding(positions, self.upto(max_length))
-
-    def extra_repr(self) -> str:
-        return f"{self.embedding_dim}, odd={self.odd!r}"

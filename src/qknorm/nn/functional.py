@@ -33,7 +33,7 @@ def l2_normalize(x: Tensor, scale: Tensor | float | None = None, eps: float = ZE
     Computed in float32 for half-precision inputs. Vectors shorter than ``eps`` give zeros with zero
     gradients, where x / max(‖x‖, eps) would hand back gradients multiplied by 1 / eps.
     """
-    wide = _widen(x)
+    wide = widen(x)
     length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
     length = length.masked_fill(length <= eps, torch.inf)  # x / inf = 0, and so is every gradient
     factor: Tensor = (1.0 if scale is None else scale) / length
@@ -135,7 +135,7 @@ def attention_weights(q: Tensor, k: Tensor, attn_mask: Tensor | None = None, sca
 
 def attention_logits(q: Tensor, k: Tensor, attn_mask: Tensor | None = None, scale: float = 1.0) -> Tensor:
     """scale · q kᵀ + mask, at least float32: what the softmax is taken of."""  # (B, H, T, S)
-    logits = _widen(q @ k.transpose(-2, -1))
+    logits = widen(q @ k.transpose(-2, -1))
     if scale != 1.0:
         logits = logits * scale
     if attn_mask is None:
@@ -198,7 +198,8 @@ def _open_blind_rows(attn_mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Ten
     return torch.where(seeing, attn_mask, 0.0), seeing
 
 
-def _widen(x: Tensor) -> Tensor:
+def widen(x: Tensor) -> Tensor:
+    """Half precision to float32."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from qknorm.nn.dropout import scramble, stays
 from qknorm.nn.functional import l2_normalize
 from qknorm.nn.residual import MAX_WIDTH, seeded_dropout
-from qknorm.nn.spans import Spans
+from qknorm.nn.spans import Spans, places
 from qknorm.nn.triton_support import HAS_TRITON, transformed, triton_works
 
 if HAS_TRITON:
@@ -87,7 +87,7 @@ def plain_embed_rows(
         ids = torch.where(kept | (ids == wording.pad), ids, wording.unknown)
     words = F.embedding(ids, weight)
     words = l2_normalize(words, wording.scale) if wording.unit else words * wording.scale
-    x = words + F.embedding(torch.where(spans.key_start < spans.key_end, row - spans.key_start, 0), positions)
+    x = words + F.embedding(places(spans), positions)
     if language is not None:
         x = x + language
     return seeded_dropout(x, wording.dropout, None if seeds is None or wording.dropout == 0.0 else seeds[1:])

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from qknorm.nn.functional import initial_scale
 from qknorm.nn.heads import normalized_heads
 from qknorm.nn.norms import L2Norm, make_qk_norm
+from qknorm.nn.positions import RotaryPositions, turn
 
 QK_SCALE_PER = ("layer", "head")
 DEFAULT_LENGTH = 64
@@ -31,6 +32,7 @@ class Projections(nn.Module):
     bias_k: nn.Parameter | None
     bias_v: nn.Parameter | None
     qk_scale: Tensor | None
+    rotary: RotaryPositions | None
 
     def __init__(
         self,
@@ -50,6 +52,7 @@ class Projections(nn.Module):
         qk_scale_per: str,
         qk_scale_learnable: bool | None,
         v_norm: bool,
+        rotary: RotaryPositions | None,
     ) -> None:
         super().__init__()
         _check_sizes(embed_dim, num_heads)
@@ -75,6 +78,7 @@ class Projections(nn.Module):
         self.register_parameter("bias_k", weight(1, 1, embed_dim) if add_bias_kv else None)
         self.register_parameter("bias_v", weight(1, 1, embed_dim) if add_bias_kv else None)
         self._set_up_norm(qk_norm, qk_scale_init, length, qk_scale_per, qk_scale_learnable, v_norm, factory)
+        self._set_up_rotary(rotary, add_bias_kv or add_zero_attn)
         self.reset_parameters()
 
     def _set_up_norm(
@@ -117,6 +121,19 @@ class Projections(nn.Module):
             self.qk_scale = nn.Parameter(scale)
         else:
             self.register_buffer("qk_scale", scale)
+
+    def _set_up_rotary(self, rotary: RotaryPositions | None, appends: bool) -> None:
+        self.rotary = rotary
+        if rotary is None:
+            return
+        if not isinstance(rotary, RotaryPositions):
+            raise ValueError(f"rotary must be RotaryPositions or None, not {rotary!r}")
+        if rotary.width != self.head_dim:
+            raise ValueError(
+                f"rotary turns heads of width {rotary.width}, but those here are {self.head_dim} wide"
+            )
+        if appends:
+            raise ValueError("rotary does not go with add_bias_kv or add_zero_attn, whose keys stand nowhere")
 
     def reset_parameters(self) -> None:
         """Draw the weights anew, as ``torch.nn.MultiheadAttention`` does, and put g back to its start."""
@@ -194,6 +211,13 @@ class Projections(nn.Module):
 
     def _split(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:-1], x.size(-1) // self.head_dim, self.head_dim)  # (…, H, D)
+
+    def _turned(
+        self, q: Tensor, k: Tensor, turns: Tensor, of_keys: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Queries and keys (…, positions, H, D) turned by their positions' rows of ``rotary``."""
+        of_keys = turns if of_keys is None else of_keys
+        return turn(q, turns.unsqueeze(-2)), turn(k, of_keys.unsqueeze(-2))
 
     def _normalizes_jointly(self) -> bool:
         """Whether queries and keys of one product have the same plain l2 norm and nothing between."""

@@ -60,6 +60,12 @@ def find_spans(
     return Spans(*bounds(packing, key_packing, rows), *bounds(key_packing, packing, key_rows))
 
 
+def places(spans: Spans) -> Tensor:
+    """(R,) the position of each row in its sentence, of spans of self-attention; 0 in unused room."""
+    row = torch.arange(spans.key_start.size(0), device=spans.key_start.device, dtype=torch.int32)
+    return torch.where(spans.key_start < spans.key_end, row - spans.key_start, 0)
+
+
 def bounds(own: Packing, other: Packing, rows: int) -> tuple[Tensor, Tensor]:
     """(rows,) first row and end, in ``other``, of the sentence each row of ``own`` belongs to."""
     here = own.cu_seqlens

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from qknorm.ids import BOS, PAD
 from qknorm.model import DecoderState, Transformer
+from qknorm.nn.functional import widen
 
 
 class Ensemble:
@@ -72,11 +73,6 @@ class Ensemble:
         for other in logits[1:]:
             total = torch.logaddexp(total, other.log_softmax(dim=-1))
         return total, total.new_full(total.shape[:-1], math.log(len(logits)))
-
-
-def widen(x: Tensor) -> Tensor:
-    """Half precision to float32."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def check_ids(name: str, sentences: Sequence[Sequence[int]], vocab_size: int) -> None:

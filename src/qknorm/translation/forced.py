@@ -14,8 +14,9 @@ from torch import Tensor
 
 from qknorm.ids import BOS, EOS
 from qknorm.model import Transformer
+from qknorm.nn.functional import widen
 from qknorm.translation.batches import pad, pairs_by_length
-from qknorm.translation.ensemble import Ensemble, check_pairs, widen
+from qknorm.translation.ensemble import Ensemble, check_pairs
 
 ROWS = 1024
 """Positions whose logits are computed at a time."""

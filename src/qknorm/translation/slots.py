@@ -14,10 +14,10 @@ from torch import Tensor
 from qknorm.ids import BOS, EOS, PAD
 from qknorm.model import Transformer
 from qknorm.model.transformer import SlotState
+from qknorm.nn.functional import widen
 from qknorm.nn.slots import Sight, SlotCrossCache, SlotSelfCache
 from qknorm.translation.batches import send
 from qknorm.translation.continuations import best_continuations
-from qknorm.translation.ensemble import widen
 from qknorm.translation.hypothesis import Hypothesis, SearchSettings
 from qknorm.translation.waiting import Encoded
 
