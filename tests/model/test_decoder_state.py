@@ -23,7 +23,11 @@ def model(**switches):
     return made.double().eval()
 
 
-@pytest.mark.parametrize("switches", [{}, {"qk_norm": None, "fix_norm": False}], ids=["qknorm", "plain"])
+@pytest.mark.parametrize(
+    "switches",
+    [{}, {"qk_norm": None, "fix_norm": False}, {"rotary": True}],
+    ids=["qknorm", "plain", "rotary"],
+)
 @pytest.mark.parametrize("seed", range(3))
 @torch.no_grad()
 def test_hypotheses_may_branch_die_and_leave_for_forty_steps(switches, seed):

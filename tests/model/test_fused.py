@@ -18,6 +18,8 @@ VARIANTS = [
     {"v_norm": True, "qk_norm": None},
     {"norm_position": "post", "fix_norm": False},
     {"norm_position": "post", "norm": "scale", "qk_norm": None},
+    {"rotary": True},
+    {"rotary": True, "norm": "scale", "qk_norm": None},
 ]
 
 
@@ -37,10 +39,10 @@ def check_against_layers(changed, device, kernels=lambda on: None):
 
     kernels(True)
     x, spans = model.embed(source, source_packing, 0), find_spans(source_packing, 15)
-    memory_again = fused.encode(model, x, spans)
+    memory_again = fused.encode(model, x, spans, model.turns(source, source_packing, spans))
     crossing = find_spans(packing, 12, source_packing, 15)
-    x = model.embed(target, packing, 1)
-    again = fused.decode(model, x, memory_again, find_spans(packing, 12, is_causal=True), crossing)
+    x, spans = model.embed(target, packing, 1), find_spans(packing, 12, is_causal=True)
+    again = fused.decode(model, x, memory_again, spans, crossing, model.turns(target, packing, spans))
     torch.testing.assert_close(memory_again, memory)
     torch.testing.assert_close(again, hidden)
     found = torch.autograd.grad(again.square().sum(), list(model.parameters()), allow_unused=True)
@@ -58,7 +60,7 @@ def test_fused_equals_layers(changed):
 @anywhere
 @pytest.mark.parametrize("changed", VARIANTS)
 def test_layers_of_kernels_equal_layers(monkeypatch, changed):
-    from qknorm.nn import residual, span_attention
+    from qknorm.nn import residual, span_attention, turning
 
     called = set()
 
@@ -68,14 +70,16 @@ def test_layers_of_kernels_equal_layers(monkeypatch, changed):
 
     counted(residual, "fused_join_norm")
     counted(span_attention, "fused_span_attention")
+    counted(turning, "fused_turned")
 
     def kernels(on):
-        for module in (residual, span_attention):
+        for module in (residual, span_attention, turning):
             monkeypatch.setattr(module, "triton_takes", lambda x: on)
 
     monkeypatch.setattr(Transformer, "fuses", lambda self, x: False)
     check_against_layers(changed, DEVICE, kernels)
-    assert called == {"fused_join_norm", "fused_span_attention"}
+    turns = {"fused_turned"} if "rotary" in changed else set()
+    assert called == {"fused_join_norm", "fused_span_attention"} | turns
 
 
 def test_dropout_drops_in_training_only():

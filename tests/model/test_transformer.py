@@ -56,6 +56,8 @@ SWITCHES = {
     "per head": dict(qk_scale_per="head", length=72),
     "across heads": dict(qk_norm="rms_across_heads"),
     "one language": dict(languages=0, positions="sine"),
+    "rotary": dict(rotary=True),
+    "rotary baseline": dict(rotary=True, norm="scale", qk_norm=None),
 }
 
 

@@ -18,7 +18,7 @@ from qknorm.data.batches import MixedBatches
 from qknorm.data.sentences import EncodedPairs, Sentences
 from qknorm.ids import PAD
 from qknorm.model import ModelSettings, Transformer
-from qknorm.nn import triton_support
+from qknorm.nn import attention_modules, triton_support
 from qknorm.training import captured
 from qknorm.training.averaging import Averaging
 from qknorm.training.captured import CapturedStep
@@ -176,6 +176,14 @@ def test_flat_equals_plain(accumulate: int) -> None:
         torch.testing.assert_close(mean.tensors()[name], kept, rtol=1e-3, atol=1e-4, msg=name)
 
 
+def test_flat_equals_plain_where_heads_turn() -> None:
+    settings = TrainingSettings(clip=0.5)
+    plain, flat = (run_steps(kind, settings, rotary=True)[0] for kind in ("plain", "flat"))
+    assert_same(flat, plain, 1e-5)
+    still = run_steps("plain", settings)[0]
+    assert max(abs(a.loss / b.loss - 1) for a, b in zip(still, plain, strict=True)) > 1e-3, "turning matters"
+
+
 def test_flat_equals_plain_with_muon() -> None:
     """Its matrices are made orthogonal in bfloat16, which takes the last digits of gradients for 0.4%."""
     settings = TrainingSettings(optimizer="muon", average="ema", ema_decay=0.9, clip=0.5, weight_decay=0.1)
@@ -208,9 +216,12 @@ def test_half_precision_weights_are_those_of_autocast() -> None:
     assert_same(flat, plain, 1e-2)
 
 
-def test_a_twin_in_half_precision_follows_and_shares() -> None:
-    model = a_model()
+@pytest.mark.parametrize("rotary", [False, True])
+def test_a_twin_in_half_precision_follows_and_shares(rotary: bool) -> None:
+    model = a_model(rotary=rotary)
     halves = HalfTwin(model)
+    assert halves.twin.positions is model.positions and halves.twin.rotary is model.rotary
+    assert all(m.rotary in (None, model.rotary) for m in attention_modules(halves.twin).values())
     batches = some_batches()
     room = Room.of(batches.corpus, batches.budget)
     flat = np.empty(room.size, np.int32)
@@ -390,6 +401,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "one head of 256": {"d_model": 256, "heads": 1},
     "norm after": {"norm_position": "post", "fix_norm": False},
     "no norm": {"norm": "none"},
+    "heads that turn": {"rotary": True},
 }
 
 

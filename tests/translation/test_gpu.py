@@ -59,7 +59,9 @@ def test_captured_is_plain(model, many, settings):
     same(model, many, settings)
 
 
-@pytest.mark.parametrize("made", [{}, {"qk_norm": None}, {"qk_norm": "rms"}, {"v_norm": True}])
+@pytest.mark.parametrize(
+    "made", [{}, {"qk_norm": None}, {"qk_norm": "rms"}, {"v_norm": True}, {"rotary": True}]
+)
 def test_in_float64_too(made):
     sources = [[5, 6, 7], [8], [9, 4, 11, 10, 5], [], [7, 7]]
     same(small_model(0, **made).to(CUDA), sources, SearchSettings(nbest=4, max_extra=6), 1e-9)

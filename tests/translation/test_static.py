@@ -61,6 +61,8 @@ def test_small_models_find_the_same(beam, nbest, length_penalty, max_extra):
         {"qk_norm": "rms", "qk_scale_per": "head", "fix_norm": False},
         {"qk_norm": "rms_across_heads", "norm_position": "post", "languages": 0},
         {"v_norm": True, "norm": "scale", "positions": "sine"},
+        {"rotary": True},
+        {"rotary": True, "qk_norm": None, "languages": 0},
     ],
 )
 def test_every_kind_of_model(made):

@@ -98,32 +98,45 @@ def embed(model: Transformer, ids: Tensor, packing: Packing, language: int, span
     )
 
 
-def encode(model: Transformer, x: Tensor, spans: Spans) -> Tensor:
+def encode(model: Transformer, x: Tensor, spans: Spans, turns: Tensor | None = None) -> Tensor:
     """The encoder's layers and last norm, from embedded (R, E) to encoded (R, E)."""
     stream = _stream(model, x)
     for layer in model.encoder:
         assert isinstance(layer, EncoderLayer)
-        _attend(layer.self_attn, stream, layer.self_attn_sublayer.norm, spans)
+        _attend(layer.self_attn, stream, layer.self_attn_sublayer.norm, spans, turns=turns)
         _feed_forward(layer.ff, stream, layer.ff_sublayer.norm)
     return stream.enter(model.encoder_norm)
 
 
-def decode(model: Transformer, x: Tensor, memory: Tensor, spans: Spans, memory_spans: Spans) -> Tensor:
+def decode(
+    model: Transformer,
+    x: Tensor,
+    memory: Tensor,
+    spans: Spans,
+    memory_spans: Spans,
+    turns: Tensor | None = None,
+) -> Tensor:
     """The decoder's layers and last norm, from embedded (R, E) to hidden states (R, E)."""
     stream = _stream(model, x)
     for layer in model.decoder:
         assert isinstance(layer, DecoderLayer)
-        _attend(layer.self_attn, stream, layer.self_attn_sublayer.norm, spans)
+        _attend(layer.self_attn, stream, layer.self_attn_sublayer.norm, spans, turns=turns)
         _attend(layer.cross_attn, stream, layer.cross_attn_sublayer.norm, memory_spans, memory)
         _feed_forward(layer.ff, stream, layer.ff_sublayer.norm)
     return stream.enter(model.decoder_norm)
 
 
 def _attend(
-    attention: MultiheadAttention, stream: Stream, norm: nn.Module, spans: Spans, memory: Tensor | None = None
+    attention: MultiheadAttention,
+    stream: Stream,
+    norm: nn.Module,
+    spans: Spans,
+    memory: Tensor | None = None,
+    turns: Tensor | None = None,
 ) -> None:
     h = stream.enter(norm)
-    answer = attention.answer(h, h if memory is None else memory, spans, stream.seed(attention.dropout))
+    key = h if memory is None else memory
+    answer = attention.answer(h, key, spans, stream.seed(attention.dropout), turns)
     stream.leave(answer, attention.out_proj.bias)
 
 

@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from qknorm.model.settings import ModelSettings
-from qknorm.nn import CrossCache, MultiheadAttention, Packing, SelfCache, Spans, make_norm
+from qknorm.nn import (
+    CrossCache,
+    MultiheadAttention,
+    Packing,
+    RotaryPositions,
+    SelfCache,
+    Spans,
+    make_norm,
+)
 from qknorm.nn.dropout import add_dropped, relu_dropped
 from qknorm.nn.slots import SlotCrossCache, SlotSelfCache
 
@@ -61,7 +69,7 @@ class Sublayer(nn.Module):
         return x if self.pre else self.norm(x)
 
 
-def make_attention(settings: ModelSettings) -> MultiheadAttention:
+def make_attention(settings: ModelSettings, rotary: RotaryPositions | None = None) -> MultiheadAttention:
     """One attention module as the settings have it, with the authors' initial weights."""
     normalised = settings.qk_norm is not None
     attention = MultiheadAttention(
@@ -75,6 +83,7 @@ def make_attention(settings: ModelSettings) -> MultiheadAttention:
         qk_scale_per=settings.qk_scale_per,
         qk_scale_learnable=settings.qk_scale_learnable if normalised else None,
         v_norm=settings.v_norm,
+        rotary=rotary,
     )
     std = (2 / (5 * settings.d_model)) ** 0.5
     assert attention.in_proj_weight is not None
@@ -86,18 +95,23 @@ def make_attention(settings: ModelSettings) -> MultiheadAttention:
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward."""
 
-    def __init__(self, settings: ModelSettings) -> None:
+    def __init__(self, settings: ModelSettings, rotary: RotaryPositions | None = None) -> None:
         super().__init__()
-        self.self_attn = make_attention(settings)
+        self.self_attn = make_attention(settings, rotary)
         self.self_attn_sublayer = Sublayer(settings)
         self.ff = FeedForward(settings)
         self.ff_sublayer = Sublayer(settings)
 
     def forward(
-        self, x: Tensor, padding: Tensor | None, packing: Packing | None, spans: Spans | None
+        self,
+        x: Tensor,
+        padding: Tensor | None,
+        packing: Packing | None,
+        spans: Spans | None,
+        turns: Tensor | None,
     ) -> Tensor:
         h = self.self_attn_sublayer.before(x)
-        y, _ = self.self_attn(h, h, h, padding, need_weights=False, packing=packing, spans=spans)
+        y, _ = self.self_attn(h, h, h, padding, need_weights=False, packing=packing, spans=spans, turns=turns)
         x = self.self_attn_sublayer.after(x, y)
         return self.ff_sublayer.after(x, self.ff(self.ff_sublayer.before(x)))
 
@@ -105,9 +119,9 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Causal self-attention, attention to the source, feed-forward."""
 
-    def __init__(self, settings: ModelSettings) -> None:
+    def __init__(self, settings: ModelSettings, rotary: RotaryPositions | None = None) -> None:
         super().__init__()
-        self.self_attn = make_attention(settings)
+        self.self_attn = make_attention(settings, rotary)
         self.self_attn_sublayer = Sublayer(settings)
         self.cross_attn = make_attention(settings)
         self.cross_attn_sublayer = Sublayer(settings)
@@ -123,10 +137,13 @@ class DecoderLayer(nn.Module):
         memory_packing: Packing | None,
         spans: Spans | None,
         memory_spans: Spans | None,
+        turns: Tensor | None,
     ) -> Tensor:
         # No padding mask on the target: padding stands at the end, where a causal query never looks.
         h = self.self_attn_sublayer.before(x)
-        y, _ = self.self_attn(h, h, h, need_weights=False, is_causal=True, packing=packing, spans=spans)
+        y, _ = self.self_attn(
+            h, h, h, need_weights=False, is_causal=True, packing=packing, spans=spans, turns=turns
+        )
         x = self.self_attn_sublayer.after(x, y)
         h = self.cross_attn_sublayer.before(x)
         y, _ = self.cross_attn(
@@ -144,6 +161,7 @@ class DecoderLayer(nn.Module):
         cache: LayerCache,
         strangers: Tensor | None,
         need_weights: bool,
+        turns: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
         """One new position for each of B × K rows; also the cross-attention weights, (B, H, K, S), if asked.
 
@@ -155,7 +173,7 @@ class DecoderLayer(nn.Module):
         written_out = need_weights or x.device.type == "cpu"
         h = self.self_attn_sublayer.before(x)
         y, _ = self.self_attn(
-            h, h, h, None, written_out, strangers, average_attn_weights=False, cache=cache.own
+            h, h, h, None, written_out, strangers, average_attn_weights=False, cache=cache.own, turns=turns
         )
         x = self.self_attn_sublayer.after(x, y)
         h = self.cross_attn_sublayer.before(x)
@@ -166,10 +184,10 @@ class DecoderLayer(nn.Module):
         x = self.ff_sublayer.after(x, self.ff(self.ff_sublayer.before(x)))
         return x, weights if need_weights else None
 
-    def slot_step(self, x: Tensor, own: SlotSelfCache, cross: SlotCrossCache) -> Tensor:
+    def slot_step(self, x: Tensor, own: SlotSelfCache, cross: SlotCrossCache, turns: Tensor | None) -> Tensor:
         """``step`` over caches of static shape: (B, K, E) to (B, K, E)."""
         h = self.self_attn_sublayer.before(x)
-        x = self.self_attn_sublayer.after(x, self.self_attn.step(h, own))
+        x = self.self_attn_sublayer.after(x, self.self_attn.step(h, own, turns))
         h = self.cross_attn_sublayer.before(x)
         x = self.cross_attn_sublayer.after(x, self.cross_attn.step(h, cross))
         return self.ff_sublayer.after(x, self.ff(self.ff_sublayer.before(x)))

@@ -61,6 +61,8 @@ class ModelSettings:
     """Language embeddings added to the input: source 0, target 1 of a pair; 0 for none."""
     positions: Literal["cosine", "sine"] = "cosine"
     """Sinusoid positions with cosine in the odd dimensions, or sine there too as in the paper's code."""
+    rotary: bool = False
+    """Also turn queries and keys of self-attention by their positions, so that logits know distances."""
 
     def __post_init__(self) -> None:
         for name in ("d_model", "d_ff", "heads", "encoder_layers", "decoder_layers"):
@@ -70,6 +72,11 @@ class ModelSettings:
             raise ValueError(f"heads must divide d_model: {self.d_model} is not a multiple of {self.heads}")
         if self.d_model % 2:
             raise ValueError(f"d_model must be even (sinusoid positions come in pairs), not {self.d_model}")
+        if self.rotary and self.d_model // self.heads % 2:
+            raise ValueError(
+                f"rotary needs heads of even width: d_model {self.d_model} over {self.heads} heads is "
+                f"{self.d_model // self.heads}"
+            )
         if self.languages < 0:
             raise ValueError(f"languages must be at least 0, not {self.languages}")
         for name in ("dropout", "attention_dropout", "ff_dropout", "word_dropout"):

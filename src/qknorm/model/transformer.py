@@ -20,6 +20,7 @@ from qknorm.model.settings import ModelSettings
 from qknorm.nn import (
     FixNormEmbedding,
     Packing,
+    RotaryPositions,
     SinusoidalPositions,
     Spans,
     TiedEmbedding,
@@ -29,6 +30,7 @@ from qknorm.nn import (
 from qknorm.nn.dropout import dropout
 from qknorm.nn.packed_embedding import can_fuse_embedding
 from qknorm.nn.slots import Sight, SlotCrossCache, SlotSelfCache
+from qknorm.nn.spans import places
 
 NEVER = -1e9
 """The logit of a subword that the target language does not have."""
@@ -147,8 +149,13 @@ class Transformer(nn.Module):
         self.embedding = make_embedding(vocab_size, settings.d_model)
         self.positions = SinusoidalPositions(settings.d_model, odd=settings.positions)
         self.languages = nn.Embedding(settings.languages, settings.d_model) if settings.languages else None
-        self.encoder = nn.ModuleList(EncoderLayer(settings) for _ in range(settings.encoder_layers))
-        self.decoder = nn.ModuleList(DecoderLayer(settings) for _ in range(settings.decoder_layers))
+        self.rotary = RotaryPositions(settings.d_model // settings.heads) if settings.rotary else None
+        self.encoder = nn.ModuleList(
+            EncoderLayer(settings, self.rotary) for _ in range(settings.encoder_layers)
+        )
+        self.decoder = nn.ModuleList(
+            DecoderLayer(settings, self.rotary) for _ in range(settings.decoder_layers)
+        )
         final = settings.norm if settings.norm_position == "pre" else "none"
         self.encoder_norm = make_norm(final, settings.d_model)
         self.decoder_norm = make_norm(final, settings.d_model)
@@ -184,10 +191,11 @@ class Transformer(nn.Module):
         padding = None if packing is not None else source == PAD
         spans = None if packing is None else find_spans(packing, source.size(0))  # the same for all layers
         x = self.embed(source, packing, language, spans)
+        turns = self.turns(source, packing, spans)
         if spans is not None and self.fuses(x):
-            return fused.encode(self, x, spans), None
+            return fused.encode(self, x, spans, turns), None
         for layer in self.encoder:
-            x = layer(x, padding, packing, spans)
+            x = layer(x, padding, packing, spans, turns)
         return self.encoder_norm(x), padding
 
     def decode(
@@ -205,10 +213,11 @@ class Transformer(nn.Module):
             spans = find_spans(packing, target.size(0), is_causal=True)
             memory_spans = find_spans(packing, target.size(0), memory_packing, memory.size(0))
         x = self.embed(target, packing, language, spans)
+        turns = self.turns(target, packing, spans)
         if spans is not None and memory_spans is not None and self.fuses(x):
-            return fused.decode(self, x, memory, spans, memory_spans)
+            return fused.decode(self, x, memory, spans, memory_spans, turns)
         for layer in self.decoder:
-            x = layer(x, memory, memory_padding, packing, memory_packing, spans, memory_spans)
+            x = layer(x, memory, memory_padding, packing, memory_packing, spans, memory_spans, turns)
         return self.decoder_norm(x)  # type: ignore[no-any-return]
 
     def logits(self, h: Tensor) -> Tensor:
@@ -241,6 +250,7 @@ class Transformer(nn.Module):
     ) -> tuple[Tensor, list[Tensor]]:
         """Logits (B, K, V) after the newest subwords (B, K), and each layer's cross-attention if asked."""
         x = self.embedding(ids) + self.positions(1, state.length)
+        turns = None if self.rotary is None else self.rotary(1, state.length)  # one for all hypotheses
         strangers = state.advance(ids.size(1))
         if self.languages is not None:
             x = x + self._language(language, ids.dim())
@@ -248,7 +258,7 @@ class Transformer(nn.Module):
         weights = []
         for layer, cache in zip(self.decoder, state.caches, strict=True):
             x, w = layer.step(  # type: ignore[operator]
-                x, state.memory, state.memory_padding, cache, strangers, need_weights
+                x, state.memory, state.memory_padding, cache, strangers, need_weights, turns
             )
             weights.append(w)
         logits = F.linear(self.decoder_norm(x), state.table, state.bias)
@@ -256,12 +266,14 @@ class Transformer(nn.Module):
 
     def slot_step(self, ids: Tensor, state: SlotState) -> Tensor:
         """Logits (B, K, V) after the newest subwords (B, K) of slots; same shapes and places every time."""
-        x = self.embedding(ids) + self.positions.at(state.sight.positions, state.room).unsqueeze(1)
+        positions = state.sight.positions
+        x = self.embedding(ids) + self.positions.at(positions, state.room).unsqueeze(1)
+        turns = None if self.rotary is None else self.rotary.at(positions, state.room).unsqueeze(1)
         if self.languages is not None:
             x = x + self._language(1, ids.dim())
         state.sight.mask(x, state.source_room)
         for layer, own, cross in zip(self.decoder, state.own, state.cross, strict=True):
-            x = layer.slot_step(x, own, cross)  # type: ignore[operator]
+            x = layer.slot_step(x, own, cross, turns)  # type: ignore[operator]
         return F.linear(self.decoder_norm(x), state.table, state.bias)
 
     def embed(
@@ -288,6 +300,21 @@ class Transformer(nn.Module):
         if self.languages is not None:
             x = x + self._language(language, ids.dim())
         return dropout(x, self.settings.dropout, self.training)
+
+    def make_room(self, length: int) -> None:
+        """Room for sentences of this length: from here on their positions stand where they stand."""
+        for table in (self.positions, self.rotary):
+            if table is not None:
+                table.upto(length)
+
+    def turns(self, ids: Tensor, packing: Packing | None, spans: Spans | None) -> Tensor | None:
+        """The rows of ``rotary`` for these ids, the same for all layers: (positions, D), packed (rows, D)."""
+        if self.rotary is None:
+            return None
+        if packing is None or spans is None:
+            turns: Tensor = self.rotary(ids.size(1))
+            return turns
+        return self.rotary.at(places(spans), packing.max_length)
 
     def fuses(self, x: Tensor) -> bool:
         """Whether packed layers consist of kernels alone, for (rows, E) inputs like x."""

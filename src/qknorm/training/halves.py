@@ -35,8 +35,8 @@ class HalfTwin:
     """
 
     def __init__(self, model: Transformer, with_biases: bool = True) -> None:
-        self.twin = copy.deepcopy(model)
-        self.twin.positions, self.twin.target_subwords = model.positions, model.target_subwords
+        shared = model.positions, model.rotary, model.target_subwords
+        self.twin = copy.deepcopy(model, {id(x): x for x in shared})
         names = IN_PRODUCTS if with_biases else IN_PRODUCTS - BIASES
         self.copies: list[Tensor | None] = []
         """Of each parameter of the model its bfloat16 copy, if it has one."""

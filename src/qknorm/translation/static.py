@@ -177,7 +177,7 @@ class StaticSearch:
     def _make_room(self, model: Transformer, settings: SearchSettings, counts: dict[int, int]) -> None:
         """Storage for the largest of these searches; what was captured over a smaller one is forgotten."""
         rooms = {room: target_room(room, settings) for room in counts}
-        model.positions.upto(max(*rooms.values(), *rooms))
+        model.make_room(max(*rooms.values(), *rooms))
         E, weight = model.settings.d_model, model.embedding.weight
         own = max(count * rooms[room] * settings.beam * E for room, count in counts.items())
         source = max(count * room * E for room, count in counts.items())
