@@ -8,6 +8,7 @@ from torch import nn
 
 from qknorm.nn import (
     MultiheadAttention,
+    RotaryPositions,
     attention_modules,
     convert,
     from_x_transformers,
@@ -199,6 +200,16 @@ def test_to_rms_is_the_same_function(learnable):
     again.load_state_dict(attention.state_dict())
     again.q_norm.eps = again.k_norm.eps = 1e-12
     assert error(again(x, memory, memory)[0], before[0]) < 2e-6
+
+
+def test_to_rms_of_heads_that_turn():
+    torch.manual_seed(0)
+    rotary = RotaryPositions(E // H)
+    attention = MultiheadAttention(E, H, batch_first=True, qk_norm="l2", length=20, rotary=rotary)
+    x = torch.randn(2, 5, E)
+    before = attention(x, is_causal=True, need_weights=False)[0]
+    assert to_rms(attention).rotary is rotary
+    assert error(attention(x, is_causal=True, need_weights=False)[0], before) < 2e-6
 
 
 def test_to_rms_of_a_model_and_what_it_refuses():

@@ -12,6 +12,7 @@ from qknorm.nn import (
     FixNormEmbedding,
     MultiheadAttention,
     Packing,
+    RotaryPositions,
     ScaleNorm,
     SinusoidalPositions,
     convert,
@@ -38,9 +39,15 @@ def gradients(module, out):
     return torch.autograd.grad(out.square().sum(), list(module.parameters()), allow_unused=True)
 
 
+def rotary():
+    return RotaryPositions(E // H)
+
+
+@pytest.mark.parametrize("turns", [False, True], ids=["", "rotary"])
 @pytest.mark.parametrize("norm", NORMS)
-def test_compiled_in_one_graph(norm):
-    attention, x, memory = made(norm), torch.randn(2, 5, E), torch.randn(2, 6, E)
+def test_compiled_in_one_graph(norm, turns):
+    attention = made(norm, rotary=rotary() if turns else None)
+    x, memory = torch.randn(2, 5, E), torch.randn(2, 6, E)
     padding = torch.zeros(2, 6, dtype=torch.bool)
     padding[1, 4:] = True
     compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
@@ -57,8 +64,9 @@ def test_compiled_in_one_graph(norm):
             assert error(a, b) < 1e-5
 
 
-def test_packed_compiled_in_one_graph():
-    attention, x = made(), torch.randn(9, E)
+@pytest.mark.parametrize("turns", [False, True], ids=["", "rotary"])
+def test_packed_compiled_in_one_graph(turns):
+    attention, x = made(rotary=rotary() if turns else None), torch.randn(9, E)
     packing = Packing.of([4, 3], places=4)
     compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
     arguments = dict(query=x, is_causal=True, need_weights=False)
@@ -81,9 +89,11 @@ def test_compiled_by_inductor():
         assert error(a, b) < 1e-5
 
 
+@pytest.mark.parametrize("turns", [False, True], ids=["", "rotary"])
 @pytest.mark.parametrize("norm", NORMS)
-def test_exported(norm):
-    attention, x = made(norm).eval(), torch.randn(2, 5, E)
+def test_exported(norm, turns):
+    attention = made(norm, rotary=rotary() if turns else None).eval()
+    x = torch.randn(2, 5, E)
     batch, length = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("length", min=2, max=64)
     program = torch.export.export(
         attention,
@@ -109,6 +119,8 @@ def modules():
         "scale norm": ScaleNorm(E),
         "fixnorm": FixNormEmbedding(7, E),
         "positions": SinusoidalPositions(E),
+        "rotary": rotary(),
+        "turning": made(rotary=rotary()),
         "converted": convert(nn.TransformerEncoderLayer(E, H, 32, batch_first=True), log=None),
     }
 
@@ -117,7 +129,8 @@ def run(module):
     torch.manual_seed(1)
     if isinstance(module, FixNormEmbedding):
         return module(torch.arange(7))
-    out = module(5) if isinstance(module, SinusoidalPositions) else module.eval()(torch.randn(2, 5, E))
+    fixed = isinstance(module, SinusoidalPositions | RotaryPositions)
+    out = module(5) if fixed else module.eval()(torch.randn(2, 5, E))
     return out[0] if isinstance(out, tuple) else out
 
 
