@@ -271,7 +271,7 @@ BEYOND = Target(
     "Beyond the paper",
     (
         "What the paper leaves to future work, on en→vi: BPE-dropout, depth × heads × warm-up, other norms "
-        "of queries and keys, and which of its two changes does what.",
+        "of queries and keys, rotary positions, and which of its two changes does what.",
         "Provilkov et al. (2020) report 33.27 SacreBLEU with BPE-dropout and plain attention.",
     ),
     (
@@ -284,6 +284,8 @@ BEYOND = Target(
         _beyond("one g for each head", "g-per-head", "model.qk_scale_per=head"),
         _beyond("RMSNorm of queries and keys", "qk-rms", "model.qk_norm=rms"),
         _beyond("LayerNorm of queries and keys", "qk-layer", "model.qk_norm=layer"),
+        _beyond("QKNorm, rotary positions", "rotary", "model.rotary=true"),
+        _beyond("baseline, rotary positions", "baseline-rotary", "model.rotary=true", base="baseline"),
         *(_grid(layers, heads, warmup) for layers in (4, 6) for heads in (4, 8) for warmup in (2000, 8000)),
     ),
     against="qknorm",
