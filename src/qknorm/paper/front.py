@@ -10,6 +10,9 @@ from qknorm.paper.experiments import PAIRS, TARGETS
 from qknorm.paper.page import CHOSEN, cost, diffuse, group_title, number, p_values, verdict
 from qknorm.paper.summary import read_summary
 
+FEW = 3
+"""Rows of a pair that were not run are named if they are no more than this."""
+
 HEAD = """\
 # Results
 
@@ -23,7 +26,7 @@ def render_front(results: Path) -> str:
     """The page, from what lies in a folder of results."""
     found = [read_summary(results / f"{name}.json") for name in TARGETS]
     summaries = [summary for summary in found if summary is not None]
-    parts = [HEAD + CHOSEN, _cost(summaries)]
+    parts = [HEAD + CHOSEN, _cost(summaries), *_glance(summaries)]
     for summary in summaries:
         parts += _target(summary)
     parts += _others(results)
@@ -37,6 +40,31 @@ def _cost(summaries: list[dict[str, Any]]) -> str:
         return "No run has been recorded yet."
     count = len({name for row in done for name in row["runs"]})
     return f"Runs recorded: {count}, which took {cost(done)}."
+
+
+def _glance(summaries: list[dict[str, Any]]) -> list[str]:
+    """One line for each target and recipe of which something was run: how much, what holds, what it took."""
+    body = []
+    for summary in summaries:
+        for group in summary["groups"]:
+            done = [row for row in group["rows"] if row["status"] == "done"]
+            if not done:
+                continue
+            title = f"[{summary['title']}]({summary['target']}.md)"
+            told = [len(group[which]) for which in ("holds", "fails", "undecided")]
+            counts = list(map(str, told)) if any(told) else ["–"] * 3
+            rows = f"{len(done)} of {len(group['rows'])}"
+            body.append([title, group_title(group), rows, *counts, cost(done)])
+    if not body:
+        return []
+    head = ["", "trained by", "rows run", "holds", "does not", "inside the noise", "took"]
+    return [
+        "## At a glance",
+        "Of what the paper says of the rows of a table that were run: how much holds here, how much does "
+        "not, and how much is less than the noise between seeds. Tables share runs, so minutes do not add "
+        "up.",
+        table(head, body),
+    ]
 
 
 def _target(summary: dict[str, Any]) -> list[str]:
@@ -68,14 +96,37 @@ def _row(row: dict[str, Any]) -> list[str]:
 
 
 def _missing(summary: dict[str, Any], group: dict[str, Any]) -> str:
-    """Which rows were not run, in a sentence."""
-    missing = [row for row in group["rows"] if row["status"] != "done"]
+    """Which rows were not run, in a sentence or two."""
+    rows = group["rows"]
+    missing = [row for row in rows if row["status"] != "done"]
     if not missing:
-        return f"All {len(group['rows'])} rows were run."
-    if len(missing) == len(group["rows"]):
-        return f"None of the {len(missing)} rows has been run yet; {summary['target']}.md says how."
-    named = "; ".join(f"{PAIRS[row['pair']].arrow}, {row['label']} ({row['status']})" for row in missing)
-    return f"Not done: {named}."
+        return f"All {len(rows)} rows were run."
+    page = f"[{summary['target']}.md]({summary['target']}.md) says how."
+    if len(missing) == len(rows):
+        return f"None of the {len(missing)} rows has been run yet; {page}"
+    pairs = {pair: [row for row in missing if row["pair"] == pair] for pair in PAIRS}
+    absent = [pair for pair, own in pairs.items() if own and not any(map(_told, own))]
+    named = [
+        f"{PAIRS[pair].arrow}, {_labels(own)}" for pair, own in pairs.items() if own and pair not in absent
+    ]
+    if absent:
+        arrows = ", ".join(PAIRS[pair].arrow for pair in absent)
+        named.append(f"for want of the corpus, {arrows}")
+    return f"{len(rows) - len(missing)} of {len(rows)} rows were run. Not done: {'; '.join(named)}; {page}"
+
+
+def _told(row: dict[str, Any]) -> bool:
+    """Whether there is more to say of a row that was not run than that its corpus is absent."""
+    return bool(row["corpus_here"] or row["status"] == "failed")
+
+
+def _labels(rows: list[dict[str, Any]]) -> str:
+    """The rows by name, where they are few; those that failed by name always."""
+    failed = [f"{row['label']} (failed)" for row in rows if row["status"] == "failed"]
+    others = [row["label"] for row in rows if row["status"] != "failed"]
+    if len(others) > FEW:
+        others = [f"{len(others)} more" if failed else f"{len(others)} rows"]
+    return " and ".join(filter(None, [", ".join(failed), ", ".join(others)]))
 
 
 def _others(results: Path) -> list[str]:
