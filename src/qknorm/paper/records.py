@@ -123,6 +123,18 @@ def find_record(results: Path, experiment: Experiment) -> Record | None:
     return Record(folder) if (folder / "record.json").is_file() else None
 
 
+def find_twin(
+    results: Path, experiment: Experiment, recipe: Recipe, corpus: TextFiles | None
+) -> Record | None:
+    """The same training, kept under the name of another row."""
+    group = (experiment.pair, experiment.kind, list(experiment.overrides), experiment.seed)
+    for record in all_records(results):
+        told = tuple(record.about[key] for key in ("pair", "recipe", "overrides", "seed"))
+        if told == group and record.name != experiment.name and record.mismatch(recipe, corpus) is None:
+            return record
+    return None
+
+
 def all_failures(results: Path) -> list[dict[str, Any]]:
     """Experiments that failed when they were last tried, each with its ``why``."""
     return [_read_json(file) for file in sorted((results / RUNS).glob("*/failed.json"))]

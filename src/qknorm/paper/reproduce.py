@@ -18,7 +18,7 @@ from qknorm.paper.figure import draw_heads
 from qknorm.paper.front import render_front
 from qknorm.paper.page import render_page
 from qknorm.paper.plan import Experiment, experiment, wanted_rows
-from qknorm.paper.records import RUNS, Record, forget_failure, keep, keep_failure, set_aside
+from qknorm.paper.records import RUNS, Record, find_twin, forget_failure, keep, keep_failure, set_aside
 from qknorm.paper.runner import train_in_turn, train_side_by_side
 from qknorm.paper.summary import Group, Summary, read_summary
 from qknorm.paper.tasks import Task, make_task
@@ -151,7 +151,10 @@ def _keep(task: Task, wish: Wish) -> None:
     assert task.corpus is not None  # it was trained
     aside = set_aside(wish.results, task.experiment, task.hash)
     task.why = "" if aside is None else f"what was kept before is now in {aside}"
-    keep(wish.results, task.experiment, task.run, task.hash, task.corpus)
+    if find_twin(wish.results, task.experiment, task.recipe, task.corpus) is None:
+        keep(wish.results, task.experiment, task.run, task.hash, task.corpus)
+    else:
+        forget_failure(wish.results, task.experiment)
     task.state = states.RECORDED
 
 

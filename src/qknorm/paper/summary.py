@@ -92,13 +92,15 @@ class Summary:
 
     def _seeds_of(self, target: Target, group: Group) -> dict[tuple[str, str], list[float]]:
         """Scores by pair and system, in the target's figure of the pair: of all tables' systems, since each
-        says something of the noise that this target's differences are read against.
+        says something of the noise that this target's differences are read against. A run counts once.
         """
         figures = {row.pair: row.figure for row in target.rows}
-        found = {}
+        found, counted = {}, set[str]()
         for row in (row for each in TARGETS.values() for row in each.rows if row.pair in figures):
             if (key := (row.pair, row.system.name)) not in found:
-                values = (record.figure(figures[row.pair]) for record in self._kept(row, group)[0])
+                kept = [record for record in self._kept(row, group)[0] if record.name not in counted]
+                counted |= {record.name for record in kept}
+                values = (record.figure(figures[row.pair]) for record in kept)
                 found[key] = [value for value in values if value is not None]
         return found
 
@@ -110,24 +112,29 @@ class Summary:
         ]
 
     def _kept(self, row: Row, group: Group) -> tuple[list[Record], list[str]]:
-        """The runs of a row by seed, and of those that no longer are what the row asks for, why."""
+        """The runs of a row by seed, and of those that no longer are what the row asks for, why.
+
+        A run of another row that is the very same training is this row's too.
+        """
         key = (row.pair, row.system, group)
         if key not in self._found:
             self._found[key] = self._find(row, group)
         return self._found[key]
 
     def _find(self, row: Row, group: Group) -> tuple[list[Record], list[str]]:
-        kept, stale = [], []
+        own, twins, stale = dict[int, Record](), dict[int, Record](), []
         for record in self._of(group):
-            if (record.about["pair"], record.about["system"]) != (row.pair, row.system.name):
+            if record.about["pair"] != row.pair:
                 continue
             asked = Experiment(row.pair, row.system, group.kind, record.seed, group.overrides)
-            recipe = asked.recipe(self.data)
-            if reason := record.mismatch(recipe, self._corpus(asked)):
+            reason = record.mismatch(asked.recipe(self.data), self._corpus(asked))
+            is_own = record.about["system"] == row.system.name
+            if reason is None:
+                (own if is_own else twins)[record.seed] = record
+            elif is_own:
                 stale.append(f"{record.name} is kept, but {reason}")
-            else:
-                kept.append(record)
-        return sorted(kept, key=lambda record: record.seed), stale
+        kept = twins | own
+        return [kept[seed] for seed in sorted(kept)], stale
 
     def _corpus(self, asked: Experiment) -> TextFiles | None:
         if asked.pair not in self._corpora:
@@ -210,12 +217,14 @@ class Summary:
         """Paired tests against the reference of the row's pair: the same seed, or else its first."""
         if target.against is None or row.system.name == target.against:
             return []
-        other = next((r for r in target.rows if (r.pair, r.system.name) == (row.pair, target.against)), None)
-        references = {} if other is None else {record.seed: record for record in self._kept(other, group)[0]}
+        wanted = row.pair, target.against
+        against = next((each for each in target.rows if (each.pair, each.system.name) == wanted), None)
+        references = {} if against is None else {r.seed: r for r in self._kept(against, group)[0]}
         if not references:
             return []
         first = references[min(references)]
-        tests = (self._test(references.get(record.seed, first), record) for record in kept)
+        couples = ((references.get(record.seed, first), record) for record in kept)
+        tests = (self._test(other, record) for other, record in couples if other.name != record.name)
         return [test for test in tests if test is not None]
 
     def _test(self, baseline: Record, system: Record) -> dict[str, Any] | None:

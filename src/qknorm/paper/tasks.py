@@ -8,7 +8,7 @@ from pathlib import Path
 from qknorm.config import Recipe
 from qknorm.paper.experiments import PAIRS
 from qknorm.paper.plan import Experiment, TextFiles, experiment_hash, find_text
-from qknorm.paper.records import find_record
+from qknorm.paper.records import find_record, find_twin
 from qknorm.run import Run
 
 RECORDED = "recorded"
@@ -47,6 +47,9 @@ def make_task(experiment: Experiment, data: Path, runs: Path, results: Path, wei
     corpus = find_text(recipe)
     record = find_record(results, experiment)
     stale = None if record is None else record.mismatch(recipe, corpus)
+    if record is None or stale:
+        twin = find_twin(results, experiment, recipe, corpus)
+        record, stale = (record, stale) if twin is None else (twin, None)
     recorded = record is not None and stale is None
     if corpus is None:
         task = Task(experiment, recipe, "", Run(runs / experiment.name), RECORDED)
