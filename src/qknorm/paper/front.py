@@ -17,7 +17,7 @@ HEAD = """\
 # Results
 
 *Query-Key Normalization for Transformers* (Henry et al. 2020), the paper's figures beside ours. Each line is
-trained by `qknorm reproduce`; behind each figure are its recipe, history and translations in `runs/`, from
+what `qknorm reproduce` trains; behind each figure are its recipe, history and translations in `runs/`, from
 which `qknorm score` and `qknorm compare` give it again. p is of a paired bootstrap against the table's
 reference row, one for each seed. """
 

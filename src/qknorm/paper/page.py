@@ -161,7 +161,8 @@ def _reading(summary: dict[str, Any], done: Sequence[dict[str, Any]]) -> str:
     words = [
         f"Figures: {named}.",
         "Ours is the mean over seeds and spread their standard deviation.",
-        "Minutes are from the first reading of the text to the end of training, those of all seeds added up.",
+        "Minutes are from the start of the command to the end of training, test not yet translated; those of "
+        "all seeds added up.",
     ]
     if any(row["side_by_side"] for row in done):
         words.append(
