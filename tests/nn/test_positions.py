@@ -1,10 +1,14 @@
 """Sinusoids and rotations by position: their formulas, how they grow, and attention that turns its heads."""
 
+import copy
+import functools
 import math
+import pickle
 
 import numpy as np
 import pytest
 import torch
+import torch.utils.checkpoint
 
 from qknorm.nn import (
     CrossCache,
@@ -162,6 +166,101 @@ def test_packed_is_padded(norm, kind, given):
         assert error(a, b) < 1e-5
 
 
+def test_whose_positions_other_keys_have_must_be_said():
+    """What checkpointing and ``vmap`` hand over is equal to the query, and another tensor."""
+    attention, x = made().eval(), torch.randn(B, T, E)
+    turns = attention.rotary(T)[torch.randperm(T)]
+    whole = attention(x, x, x, turns=turns)[0]
+    with pytest.raises(ValueError, match="say with key_turns where its positions are"):
+        attention(x, x.clone(), turns=turns)
+    for other in (x, x.clone()):
+        assert torch.equal(attention(x, other, turns=turns, key_turns=turns)[0], whole)
+        cached = attention(x, other, turns=turns, cache=SelfCache())[0]
+        assert error(cached, whole) < 1e-6, "a SelfCache says that they are the queries' own"
+    key_turns = attention.rotary(T, 3)
+    assert error(attention(x, x, turns=turns, key_turns=key_turns)[0], whole) > 1e-3
+    memory = torch.randn(B, S, E)
+    shifted = attention(x, memory, turns=attention.rotary(T, 50), key_turns=attention.rotary(S, 50))[0]
+    assert error(shifted, attention(x, memory)[0]) < 1e-5
+    rows = attention.rotary(1, 7).expand(B, 1, D)  # one position for all queries of a sentence
+    assert error(attention(x, turns=rows)[0], attention(x, turns=attention.rotary(1, 9))[0]) < 1e-5
+
+
+def test_whose_positions_other_packed_keys_have():
+    attention, x = made(), torch.randn(T, E)
+    packing = Packing.of([4, 5])
+    turns = attention.rotary(T)[torch.randperm(T)]
+    packed = dict(packing=packing, need_weights=False, turns=turns)
+    whole = attention(x, **packed)[0]
+    for other in (x, x.clone()):
+        assert error(attention(x, other, **packed)[0], whole) < 1e-6
+        assert error(attention(x, other, key_turns=turns, **packed)[0], whole) < 1e-6
+        assert error(attention(x, other, key_turns=attention.rotary(T, 3), **packed)[0], whole) > 1e-3
+
+
+def test_observers_see_what_is_attended_with():
+    attention, x, packing = made().eval(), torch.randn(B, T, E), Packing.of([T] * B)
+    weights = attention(x, average_attn_weights=False)[1]
+    shown = []
+    attention._observer = shown.append
+    attention(x)
+    attention(x.flatten(0, 1), packing=packing, need_weights=False)
+    packed_q, packed_k = (each.view(B, T, H, D).transpose(1, 2) for each in shown[1][:2])
+    for q, k in (shown[0][:2], (packed_q, packed_k)):
+        assert error((q @ k.mT).softmax(-1), weights) < 1e-6
+
+
+def test_computed_twice_gradients_are_the_same():
+    attention, gradients = made(), []
+    x, turns = torch.randn(B, T, E, requires_grad=True), attention.rotary(T)[torch.randperm(T)]
+    call = functools.partial(attention, need_weights=False, turns=turns, key_turns=turns)
+    again = functools.partial(torch.utils.checkpoint.checkpoint, call, use_reentrant=True)
+    for way in (call, again):
+        way(x, x, x)[0].square().sum().backward()
+        gradients.append(x.grad)
+        x.grad = None
+    assert error(*gradients) < 1e-5
+
+
+@pytest.mark.parametrize("cls", [SinusoidalPositions, RotaryPositions])
+class TestTheTable:
+    def test_is_no_buffer(self, cls):
+        """DistributedDataParallel sends buffers around, and one that has grown fits no other."""
+        assert not list(cls(8).buffers())
+
+    def test_grown_in_inference_it_serves_training(self, cls):
+        positions, x = cls(8, room=4), torch.randn(9, 8, requires_grad=True)
+        with torch.inference_mode():
+            positions(9)
+        (positions(9) * x).sum().backward()
+        assert torch.equal(x.grad, cls(8)(9))
+
+    def test_is_there_after_a_start_without_values(self, cls):
+        positions = cls(8, device="meta")
+        assert torch.equal(positions.to_empty(device="cpu")(20), cls(8)(20))
+
+    def test_begins_on_the_default_device(self, cls):
+        with torch.device("meta"):
+            assert cls(8).table.is_meta
+
+    def test_goes_where_it_is_asked_for(self, cls):
+        positions = cls(8, device="meta")
+        assert torch.equal(positions(20, 0, torch.device("cpu")), cls(8)(20))
+        assert torch.equal(cls(8, device="meta").at(torch.tensor([3, 1]), 4), cls(8)(4)[[3, 1]])
+
+    def test_grown_inside_a_transform_it_can_be_copied(self, cls):
+        positions = cls(8, room=4)
+        torch.func.grad(lambda x: (positions(20) * x).sum())(torch.randn(20, 8))
+        assert torch.equal(copy.deepcopy(positions)(20), cls(8)(20))
+        assert torch.equal(pickle.loads(pickle.dumps(positions))(20), cls(8)(20))
+
+    def test_compiled_code_leaves_it_alone(self, cls):
+        positions = cls(8)
+        table = positions.table
+        compiled = torch.compile(positions, backend="eager")
+        assert torch.equal(compiled(700), cls(8)(700)) and positions.table is table
+
+
 def test_modules_may_share_one():
     rotary = RotaryPositions(D)
     model = torch.nn.ModuleList(MultiheadAttention(E, H, rotary=rotary) for _ in range(2))
@@ -194,6 +293,12 @@ def test_repr_says_what_turns():
         (lambda: MultiheadAttention(E, H, rotary=True), "rotary must be RotaryPositions or None, not True"),
         (lambda: made(add_zero_attn=True), "rotary does not go with add_bias_kv or add_zero_attn"),
         (lambda: MultiheadAttention(E, H)(np.e, turns=torch.zeros(1, D)), "rotary is None"),
+        (lambda: MultiheadAttention(E, H)(np.e, key_turns=torch.zeros(1, D)), "rotary is None"),
+        (lambda: MultiheadAttention(E, H).step(np.e, None, torch.zeros(1, D)), "rotary is None"),
+        (
+            lambda: made()(torch.zeros(T, E), packing=Packing(torch.tensor([0, T]), 2), need_weights=False),
+            "packing.max_length is 2, but a sentence has 9 rows",
+        ),
     ],
 )
 def test_wrong_arguments_are_named(make, message):
@@ -206,6 +311,8 @@ def test_turns_of_a_wrong_shape_are_named(shape):
     x = torch.randn(B, T, E)
     with pytest.raises(ValueError, match=r"turns must be rows of rotary for the 9 queries, .* not \("):
         made()(x, turns=torch.ones(shape))
+    with pytest.raises(ValueError, match="key_turns must be rows of rotary for the 9 keys"):
+        made()(x, key_turns=torch.ones(shape))
     packed = torch.randn(T, E)
     with pytest.raises(ValueError, match="turns must be rows of rotary for the 9 queries"):
         made()(packed, packing=Packing.of([T]), need_weights=False, turns=torch.ones(shape))

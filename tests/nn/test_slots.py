@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from qknorm.nn import CrossCache, MultiheadAttention
+from qknorm.nn import CrossCache, MultiheadAttention, RotaryPositions
 from qknorm.nn.slots import Sight, SlotCrossCache, SlotSelfCache
 
 B, K, T, S, E, H = 3, 4, 16, 6, 12, 2
@@ -11,9 +11,12 @@ D = E // H
 NORMS = [None, "l2", "rms", "rms_across_heads"]
 
 
-def made(norm):
+def made(norm, rotary=False):
     torch.manual_seed(0)
-    return MultiheadAttention(E, H, batch_first=True, qk_norm=norm, dtype=torch.float64).eval()
+    turning = RotaryPositions(D) if rotary else None
+    return MultiheadAttention(
+        E, H, batch_first=True, qk_norm=norm, dtype=torch.float64, rotary=turning
+    ).eval()
 
 
 def empty(*shape):
@@ -53,9 +56,11 @@ def test_a_hypothesis_sees_its_ancestors_only(norm):
 
 
 @pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("rotary", [False, True])
 @torch.no_grad()
-def test_sources_of_different_lengths(norm):
-    attention = made(norm)
+def test_sources_of_different_lengths(norm, rotary):
+    attention = made(norm, rotary)
+    turns = attention.rotary(1, 5) if rotary else None
     memory, x = torch.randn(B, S, E, dtype=torch.float64), torch.randn(B, K, E, dtype=torch.float64)
     lengths = torch.tensor([6, 1, 4])
     sight = Sight(torch.zeros(B, dtype=torch.int64), torch.zeros(B, K, T, dtype=torch.int32), lengths)
@@ -63,8 +68,10 @@ def test_sources_of_different_lengths(norm):
     cache.fill(torch.tensor([2, 0, 1]), *attention.keys_and_values(memory[[2, 0, 1]]))
     sight.mask(x, S + 2)
     padding = torch.arange(S) >= lengths[:, None]
-    expected, _ = attention(x, memory, memory, padding, need_weights=False, cache=CrossCache())
-    torch.testing.assert_close(attention.step(x, cache), expected)
+    whole = dict(need_weights=False, cache=CrossCache(), turns=turns)
+    expected, _ = attention(x, memory, memory, padding, **whole)
+    turns = turns.expand(B, 1, D) if rotary else None
+    torch.testing.assert_close(attention.step(x, cache, turns), expected)
 
 
 def test_appended_keys_are_refused():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +272,21 @@ def test_preparing_changes_nothing() -> None:
     for name, value in step.tensors().items():
         assert not value.any(), name
     assert step.outcomes(wait=True) == []
+
+
+def test_tables_of_positions_outlive_what_outgrows_them() -> None:
+    """A captured graph reads them where they were; a search with longer sentences makes larger ones."""
+    settings, model, batches = TrainingSettings(), a_model(rotary=True), some_batches()
+    room = Room.of(batches.corpus, batches.budget)
+    step = CapturedStep(model, settings, CPU, Averaging(settings, model), None, room, print, compiles=False)
+    step.prepare(batches.largest())
+    before = [weakref.ref(table) for table in model.tables()]
+    model.make_room(5000)
+    assert len(before) == 2 and all(table.size(0) >= 5000 for table in model.tables())
+    assert all(table() is not None for table in before)
+    del step
+    gc.collect()
+    assert all(table() is None for table in before)
 
 
 def test_an_update_that_is_not_finite_changes_nothing() -> None:

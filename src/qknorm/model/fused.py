@@ -84,7 +84,7 @@ def embed(model: Transformer, ids: Tensor, packing: Packing, language: int, span
         ids,
         spans,
         embedding.weight,
-        model.positions.upto(packing.max_length),
+        model.positions.upto(packing.max_length, ids.device),
         None if model.languages is None else model.languages.weight[language],
         seeds,
         Wording(

@@ -249,8 +249,8 @@ class Transformer(nn.Module):
         need_weights: bool = False,
     ) -> tuple[Tensor, list[Tensor]]:
         """Logits (B, K, V) after the newest subwords (B, K), and each layer's cross-attention if asked."""
-        x = self.embedding(ids) + self.positions(1, state.length)
-        turns = None if self.rotary is None else self.rotary(1, state.length)  # one for all hypotheses
+        x = self.embedding(ids) + self.positions(1, state.length, ids.device)
+        turns = None if self.rotary is None else self.rotary(1, state.length, ids.device)  # one for all
         strangers = state.advance(ids.size(1))
         if self.languages is not None:
             x = x + self._language(language, ids.dim())
@@ -293,7 +293,7 @@ class Transformer(nn.Module):
             dropped = torch.rand(ids.shape, device=ids.device) < self.settings.word_dropout
             ids = torch.where(dropped & (ids != PAD), UNK, ids)
         if packing is None:
-            positions = self.positions(ids.size(1))
+            positions = self.positions(ids.size(1), 0, ids.device)
         else:
             positions = self.positions.at(packing.place(ids.size(0))[1], packing.max_length)
         x = self.embedding(ids) + positions
@@ -303,16 +303,20 @@ class Transformer(nn.Module):
 
     def make_room(self, length: int) -> None:
         """Room for sentences of this length: from here on their positions stand where they stand."""
-        for table in (self.positions, self.rotary):
-            if table is not None:
-                table.upto(length)
+        for positions in (self.positions, self.rotary):
+            if positions is not None:
+                positions.upto(length)
+
+    def tables(self) -> list[Tensor]:
+        """The tables of positions: neither parameters nor buffers, and others once they have grown."""
+        return [self.positions.table, *([] if self.rotary is None else [self.rotary.table])]
 
     def turns(self, ids: Tensor, packing: Packing | None, spans: Spans | None) -> Tensor | None:
         """The rows of ``rotary`` for these ids, the same for all layers: (positions, D), packed (rows, D)."""
         if self.rotary is None:
             return None
         if packing is None or spans is None:
-            turns: Tensor = self.rotary(ids.size(1))
+            turns: Tensor = self.rotary(ids.size(1), 0, ids.device)
             return turns
         return self.rotary.at(places(spans), packing.max_length)
 

@@ -29,8 +29,8 @@ from qknorm.nn.turning import turned
 class Logits(NamedTuple):
     """What an observer of a module is shown at each call: all that decides the attention weights."""
 
-    q: Tensor  # (B, H, T, D), or packed (R, H, D); normalised and scaled
-    k: Tensor  # (B, H, S, D), or packed (Rk, H, D); normalised
+    q: Tensor  # (B, H, T, D), or packed (R, H, D); normalised, scaled and turned
+    k: Tensor  # (B, H, S, D), or packed (Rk, H, D); normalised and turned
     attn_mask: Tensor | None  # True where a query may look, or added to the logits
     is_causal: bool
     scale: float
@@ -130,6 +130,7 @@ class MultiheadAttention(Projections):
         spans: Spans | None = None,
         cache: SelfCache | CrossCache | None = None,
         turns: Tensor | None = None,
+        key_turns: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend; returns ``(output, weights)``, the weights None unless asked for.
 
@@ -149,18 +150,20 @@ class MultiheadAttention(Projections):
                 a ``CrossCache`` is filled at the first call, and ``key`` is ignored afterwards.
             turns: rows of ``rotary`` for the queries' positions, (T, D), (1, D), (B, T, D) or packed (R, D).
                 Without, positions count from 0 (packed: in each sentence; with a ``SelfCache``: from its
-                length). In self-attention they are those of the new keys too; other keys count from there.
+                length).
+            key_turns: the same for the new keys. Without, they have those of the queries in self-attention
+                (``key`` is ``query``, or one ``packing`` or a ``SelfCache`` says so), and count from 0
+                where a ``key_packing`` or a ``CrossCache`` says that they are others.
         """
         key = query if key is None else key
         value = key if value is None else value
-        if turns is not None and self.rotary is None:
-            raise ValueError("turns would have no effect: rotary is None")
+        self._check_turned(turns, key_turns)
         if packing is not None:
             if need_weights or cache is not None or key_padding_mask is not None or attn_mask is not None:
                 raise ValueError(
                     "packed input takes no masks and no cache, and returns no weights (need_weights=False)"
                 )
-            places = packing, key_packing, spans, turns
+            places = packing, key_packing, spans, turns, key_turns
             return self._forward_packed(query, key, value, is_causal, *places), None
         for name, given in (("key_packing", key_packing), ("spans", spans)):
             if given is not None:
@@ -170,7 +173,7 @@ class MultiheadAttention(Projections):
         query, key, value = self._batch_first(query, key, value)
         if not batched and key_padding_mask is not None:
             key_padding_mask = key_padding_mask[None]
-        q, k, v, offset = self._heads(query, key, value, cache, turns)
+        q, k, v, offset = self._heads(query, key, value, cache, turns, key_turns)
         appended = (self.bias_k is not None) + self.add_zero_attn
         mask, is_causal = merge_masks(
             q, k, key_padding_mask, attn_mask, is_causal, need_weights, offset, appended
@@ -200,6 +203,7 @@ class MultiheadAttention(Projections):
         """
         if self.bias_k is not None or self.add_zero_attn:
             raise ValueError("a cache does not go with add_bias_kv or add_zero_attn")
+        self._check_turned(turns)
         if isinstance(cache, SlotSelfCache):
             q, k, v = self._projected_and_normalized(query, query, query)  # (B, K, H, D)
             if self.rotary is not None:
@@ -222,7 +226,7 @@ class MultiheadAttention(Projections):
         """(B, H, S, D) normalised keys and values of a (B, S, E) memory, as a cache keeps them."""
         _, k, v = self._projected_and_normalized(memory[:, :1], memory, memory)
         if self.rotary is not None:
-            k = turn(k, self.rotary(k.size(1)).unsqueeze(-2))
+            k = turn(k, self.rotary(k.size(1), 0, k.device).unsqueeze(-2))
         return k.transpose(1, 2), v.transpose(1, 2)
 
     def _forward_packed(
@@ -235,6 +239,7 @@ class MultiheadAttention(Projections):
         key_packing: Packing | None,
         spans: Spans | None,
         turns: Tensor | None,
+        key_turns: Tensor | None,
     ) -> Tensor:
         if query.dim() != 2 or key.dim() != 2 or value.dim() != 2:
             raise ValueError(
@@ -242,18 +247,16 @@ class MultiheadAttention(Projections):
             )
         if self.bias_k is not None or self.add_zero_attn:
             raise ValueError("packed input does not go with add_bias_kv or add_zero_attn")
+        check_packed(query, key, value, packing, key_packing or packing, is_causal)
         scale = self._fixed_scale()
         if self.rotary is not None:
-            if turns is None:
-                turns = self._packed_turns(packing, query.size(0))
-            check_turns(turns, self.head_dim, query.size(0))
+            turns, key_turns = self._packed_turns(query, key, packing, key_packing, turns, key_turns)
         dropout_p = self.dropout if self.training else 0.0
-        if self._takes_spans(query, key, value):
+        if self._takes_spans(query, key, value, key_turns):
             q, kv = self._project_side_by_side(query, key)
             if turns is not None:
                 q = turned(q, turns)
             keys = q if kv is None else kv
-            check_packed(q, keys, keys, packing, key_packing or packing, is_causal)
             if spans is None:
                 spans = find_spans(packing, q.size(0), key_packing, keys.size(0), is_causal)
             out = span_attention(
@@ -269,10 +272,7 @@ class MultiheadAttention(Projections):
         else:
             q, k, v = self._projected_and_normalized(query, key, value)  # (R, H, D)
             if turns is not None:
-                other = key is not query
-                q, k = self._turned(
-                    q, k, turns, self._packed_turns(key_packing or packing, k.size(0)) if other else None
-                )
+                q, k = self._turned(q, k, turns, key_turns)
             if self._observer is not None:
                 self._observer(Logits(q, k, None, is_causal, scale, packing, key_packing))
             out = packed_attention(q, k, v, packing, key_packing, is_causal, dropout_p, scale)
@@ -294,6 +294,7 @@ class MultiheadAttention(Projections):
             seed: decides what dropout drops; None: nothing.
             turns: with ``rotary``, whose keys must be the queries' own, (R, D) rows of it.
         """
+        self._check_turned(turns)
         w, bias = self.in_proj_weight, self.in_proj_bias
         assert w is not None and bias is not None
         b = bias.detach().to(query.dtype)
@@ -310,11 +311,13 @@ class MultiheadAttention(Projections):
         out = span_attention(q, kv, self.qk_scale, spans, *settings, self.v_norm is not None)
         return linear(out.flatten(-2), self.out_proj.weight)
 
-    def _takes_spans(self, query: Tensor, key: Tensor, value: Tensor) -> bool:
+    def _takes_spans(
+        self, query: Tensor, key: Tensor, value: Tensor, key_turns: Tensor | None = None
+    ) -> bool:
         """Whether packed attention can go from the projections to its result in one kernel."""
         return (
             key is value
-            and (self.rotary is None or query is key)
+            and (self.rotary is None or (query is key and key_turns is None))
             and self.in_proj_weight is not None
             and self._observer is None
             and (self.qk_norm is None or self._normalizes_jointly())
@@ -323,10 +326,54 @@ class MultiheadAttention(Projections):
             and can_fuse_spans(key, self.head_dim)
         )
 
-    def _packed_turns(self, packing: Packing, rows: int) -> Tensor:
-        """(rows, D) rows of ``rotary`` for packed sentences."""
+    def _packed_turns(
+        self,
+        query: Tensor,
+        key: Tensor,
+        packing: Packing,
+        key_packing: Packing | None,
+        turns: Tensor | None,
+        key_turns: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Rows of ``rotary`` for packed queries, (R, D), and for keys, (Rk, D); None: the queries'."""
         assert self.rotary is not None
-        return self.rotary.at(packing.place(rows)[1], packing.max_length)
+        if turns is None:
+            turns = self.rotary.at(packing.place(query.size(0))[1], packing.max_length)
+        if key_turns is None and key_packing is not None and key_packing is not packing:
+            key_turns = self.rotary.at(key_packing.place(key.size(0))[1], key_packing.max_length)
+        check_turns(turns, self.head_dim, query.size(0))
+        if key_turns is not None:
+            check_turns(key_turns, self.head_dim, key.size(0), what="keys")
+        return turns, key_turns
+
+    def _turns(
+        self,
+        query: Tensor,
+        key: Tensor,
+        cache: SelfCache | CrossCache | None,
+        turns: Tensor | None,
+        key_turns: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Rows of ``rotary`` for the queries, and for the new keys; None: the queries'."""
+        assert self.rotary is not None
+        T, S, offset = query.size(1), key.size(1), cache.length if isinstance(cache, SelfCache) else 0
+        same = key is query or (isinstance(cache, SelfCache) and T == S)
+        if key_turns is None and not same:
+            if turns is not None and cache is None:
+                raise ValueError(
+                    "turns say where the queries stand, and key is another tensor: say with key_turns where "
+                    "its positions are"
+                )
+            key_turns = self.rotary(S, offset, key.device)
+        if turns is None:
+            turns = self.rotary(T, offset, query.device)
+        if key_turns is not None:
+            check_turns(key_turns, self.head_dim, S, key.size(0), "keys")
+        return turns, key_turns
+
+    def _check_turned(self, *given: Tensor | None) -> None:
+        if self.rotary is None and any(x is not None for x in given):
+            raise ValueError("turns and key_turns would have no effect: rotary is None")
 
     def _needed(self, turns: Tensor | None) -> Tensor:
         if turns is None:
@@ -363,6 +410,7 @@ class MultiheadAttention(Projections):
         value: Tensor,
         cache: SelfCache | CrossCache | None,
         turns: Tensor | None,
+        key_turns: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor, int]:
         """q (B, H, T, D), k and v (B, H, S, D) as attention takes them; and how many keys came before."""
         if cache is not None and (self.bias_k is not None or self.add_zero_attn):
@@ -387,9 +435,7 @@ class MultiheadAttention(Projections):
         q, k, v = self._projected_and_normalized(query, key, value)
         offset = cache.length if isinstance(cache, SelfCache) else 0
         if self.rotary is not None:
-            own = self.rotary(q.size(1), offset) if turns is None else turns
-            same = key is query or (isinstance(cache, SelfCache) and k.size(1) == q.size(1))
-            q, k = self._turned(q, k, own, None if same else self.rotary(k.size(1), offset))
+            q, k = self._turned(q, k, *self._turns(query, key, cache, turns, key_turns))
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         if isinstance(cache, SelfCache):
             k, v = cache.append(k, v)

@@ -52,7 +52,10 @@ class SelfCache:
             self._keys, self._values = self._keys.index_select(0, rows), self._values.index_select(0, rows)
 
     def keep_positions(self, positions: Tensor, room: int) -> None:
-        """Keep these positions, (B, kept) for each sequence its own, with room for ``room`` in all."""
+        """Keep these positions, (B, kept) for each sequence its own, with room for ``room`` in all.
+
+        With ``rotary`` later calls need their ``turns``: positions no longer are how many there are.
+        """
         if self._keys is not None and self._values is not None:
             B, H, old, _ = self._keys.shape
             self.length, self.room = positions.size(1), max(room, positions.size(1))

@@ -105,6 +105,9 @@ def packed_attention(
     queries' do. On a GPU this is PyTorch's variable-length kernel (flash attention in half precision, the
     memory-efficient one in float32), elsewhere, and for compiled float32, a padded reference.
     """
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() != 3:
+            raise ValueError(f"packed {name} must be (rows, heads, width), not {tuple(x.shape)}")
     keys = packing if key_packing is None else key_packing
     check_packed(q, k, v, packing, keys, is_causal)
     # The GPU kernels leave unused room unwritten, forward and backward; torch.where (unlike a product
@@ -199,10 +202,7 @@ def _has_keys(queries: Packing, keys: Packing, rows: int) -> Tensor:
 
 
 def check_packed(q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, is_causal: bool) -> None:
-    """Shapes and packings that go together; k and v may be one tensor."""
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.dim() != 3:
-            raise ValueError(f"packed {name} must be (rows, heads, width), not {tuple(x.shape)}")
+    """Rows and packings that go together; q, k and v may be one tensor."""
     if k.size(0) != v.size(0):
         raise ValueError(f"packed k and v must have one number of rows, not {k.size(0)} and {v.size(0)}")
     if queries.sentences != keys.sentences:

@@ -181,7 +181,7 @@ class StaticSearch:
         E, weight = model.settings.d_model, model.embedding.weight
         own = max(count * rooms[room] * settings.beam * E for room, count in counts.items())
         source = max(count * room * E for room, count in counts.items())
-        tensors = [*model.parameters(), *model.buffers()]
+        tensors = [*model.parameters(), *model.buffers(), *model.tables()]
         addresses = tuple((x.data_ptr(), x.dtype) for x in tensors)
         enough = bool(self.storage) and all(
             flat.numel() >= need
