@@ -1,4 +1,4 @@
-"""What query-key normalisation does, in half a minute on any machine: `python examples/layers.py`."""
+"""What query-key normalisation does, in seconds on any machine: `python examples/layers.py`."""
 
 from __future__ import annotations
 

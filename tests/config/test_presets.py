@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,9 +27,9 @@ def made(pairs: int) -> Recipe:
 
 
 def test_ten_thousand_pairs_get_the_settings_of_the_fast_galician_recipe():
-    """But for what is for GPUs or tokenised text alone, and for numbers of passes."""
+    """But for what is beyond the paper, for GPUs or tokenised text alone, and for numbers of passes."""
     recipe, fast = made(10_017), load_recipe(RECIPES / "fast/gl-en.yaml")
-    assert recipe.model == fast.model
+    assert recipe.model == replace(fast.model, rotary=True)
     counted = {"dropout_passes", "concatenate_passes", "backward_passes"}
     for ours, theirs in ((recipe.subwords, fast.subwords), (recipe.training, fast.training)):
         apart = {"kind", "batching", *counted}
@@ -43,6 +44,12 @@ def test_a_gpu_gets_batches_of_mixed_lengths_and_all_else_alike(pairs):
     assert make_recipe(settings).training.batching == "by_length"
     assert gpu["training"].pop("batching") == "mixed" and gpu == settings
     assert next(reason for reason in more if reason not in reasons).startswith("Batches are of sentences")
+
+
+def test_little_text_is_read_with_rotary_positions():
+    """As measured on 4,000 and 29,000 pairs; what has the paper's base model has it whole."""
+    assert [made(pairs).model.rotary for pairs in (500, 6_999, 10_000, 49_999)] == [True] * 4
+    assert not made(50_000).model.rotary
 
 
 def test_dev_decides_the_length_penalty():

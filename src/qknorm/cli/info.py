@@ -133,7 +133,7 @@ def _described(recipe: Recipe) -> list[str]:
     return [
         f"{recipe.name}: {model.encoder_layers}+{model.decoder_layers} layers, width {model.d_model}, "
         f"feed-forward {model.d_ff}, {model.heads} heads, norm {model.norm}, qk_norm {model.qk_norm}, "
-        f"dropout {model.dropout:g}",
+        f"{'rotary positions, ' if model.rotary else ''}dropout {model.dropout:g}",
         f"subwords: {recipe.subwords.kind}, {recipe.subwords.operations:,} operations",
         f"training: batches of {training.batch_tokens:,} subwords, {training.optimizer}, rate {rate}, "
         f"{training.schedule} after {training.warmup_steps:,} updates, seed {training.seed}",
