@@ -44,6 +44,8 @@ def test_info_tells_of_all(two):
     assert "(run/members/2)" in shown
     alone = run_command(two, "info", "run/members/2").out
     assert "models translate" not in alone and "seed 2" in alone
+    assert "one of the models of run, where they are scored together" in alone
+    assert "not finished" not in alone
 
 
 def test_info_tells_what_is_missing(unfinished):

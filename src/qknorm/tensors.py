@@ -64,6 +64,18 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, about
 
 
+def read_about(path: Path) -> dict[str, Any]:
+    """The words of a file alone, whatever its tensors are."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            about: dict[str, Any] = json.loads((file.metadata() or {})["about"])
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        raise UserError(
+            f"{path} is damaged or cut short ({error}); restore it from a copy, or train again."
+        ) from error
+    return about
+
+
 def _digest(tensors: dict[str, Tensor], words: str) -> str:
     digest = hashlib.sha256(words.encode())
     for name in sorted(tensors):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from qknorm.data import lines
+from qknorm.errors import UserError
 from qknorm.paper.plan import differences
 from qknorm.progress import Progress
 from qknorm.run import Run
+from qknorm.tensors import load_tensors
 from qknorm.training import train
 from qknorm.training.length_penalty import LADDER, climb
 from qknorm.translation.translator import Translator
@@ -95,7 +98,8 @@ def test_the_run_translates_with_what_was_found(corpus, tmp_path, quiet_train, m
     run = quiet_train(recipe, tmp_path / "run").run
     figures = figures_by_hand(run, corpus, figure)
     assert len(set(figures.values())) > 2, "length penalties make a difference"
-    found = run.recipe().decoding.length_penalty
+    found = run.decoding().length_penalty
+    assert run.recipe().decoding.length_penalty == 2, "that is what was asked for"
     assert found == climb(2.0, lambda penalty: figures[penalty])
     assert (found < 2) == (number == 0) and (found > 2) == (number == 1000)
     translator = Translator.load(run.path, "cpu")
@@ -104,20 +108,92 @@ def test_the_run_translates_with_what_was_found(corpus, tmp_path, quiet_train, m
     assert not differences(run.recipe(), recipe), "it is the run that the recipe asks for"
 
 
-def test_going_on_keeps_it_and_chooses_anew(corpus, tmp_path, quiet_train, by_length, capsys):
+def same_weights(one, other):
+    (a, _), (b, _) = load_tensors(one.best_file), load_tensors(other.best_file)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def same_files(one, other, *names):
+    return all((one.path / name).read_bytes() == (other.path / name).read_bytes() for name in names)
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_going_on_after_a_choice_is_going_on_without(corpus, tmp_path, quiet_train, by_length, members):
+    """Epochs are judged by the length penalty that was set, whatever dev has chosen in between."""
     by_length(1000)
-    recipe = tiny_recipe(corpus, ON, *GIVEN)
-    run = quiet_train(recipe, tmp_path / "run").run
-    found = run.recipe().decoding.length_penalty
-    assert found > 2
-    assert quiet_train(recipe, run.path).run.recipe().decoding.length_penalty == found
+
+    def epochs(number):
+        changes = (f"training.max_epochs={number}", f"training.members={members}")
+        return tiny_recipe(corpus, ON, *GIVEN, *changes)
+
+    first = quiet_train(epochs(2), tmp_path / "run").run
+    assert first.decoding().length_penalty > 2
+    went_on = quiet_train(epochs(4), tmp_path / "run").run
+    whole = quiet_train(epochs(4), tmp_path / "whole").run
+    assert went_on.decoding() == whole.decoding() and went_on.scores() == whole.scores()
+    for one, other in zip(went_on.members(), whole.members(), strict=True):
+        assert same_weights(one, other)
+        rows = [[(row["dev_bleu"], row["best"]) for row in run.history()] for run in (one, other)]
+        assert rows[0] == rows[1]
+    assert same_files(went_on, whole, "decoding.json", "hypotheses/dev.txt", "hypotheses/test.txt")
+
+
+def test_models_that_come_later_are_judged_as_the_first_was(corpus, tmp_path, quiet_train, by_length):
+    by_length(1000)
+    quiet_train(tiny_recipe(corpus, ON, *GIVEN), tmp_path / "run")
+    later = quiet_train(tiny_recipe(corpus, ON, *GIVEN, "training.members=2"), tmp_path / "run").run
+    whole = quiet_train(tiny_recipe(corpus, ON, *GIVEN, "training.members=2"), tmp_path / "whole").run
+    assert same_weights(later.member(2), whole.member(2))
+    assert same_files(later, whole, "decoding.json", "hypotheses/test.txt", "hypotheses/scores.json")
+    fewer = quiet_train(tiny_recipe(corpus, ON, *GIVEN), tmp_path / "run").run
+    alone = quiet_train(tiny_recipe(corpus, ON, *GIVEN), tmp_path / "alone").run
+    assert same_files(fewer, alone, "decoding.json", "hypotheses/test.txt")
+
+
+def test_another_start_is_told_and_tried(corpus, tmp_path, quiet_train, by_length, capsys):
     by_length(0)
-    longer = tiny_recipe(corpus, ON, *GIVEN, "training.max_epochs=3")
-    said = train(longer, run.path, device="cpu", progress=Progress(), cache=tmp_path)
+    run = quiet_train(tiny_recipe(corpus, ON, *GIVEN), tmp_path / "run").run
+    other = tiny_recipe(corpus, ON, *GIVEN, "decoding.length_penalty=2.5")
+    train(other, run.path, device="cpu", progress=Progress(), cache=tmp_path)
     told = capsys.readouterr().err
-    assert "changed: decoding" not in told and f"Length penalty {found:g}: dev BLEU" in told
-    kept = Run(run.path).recipe().decoding.length_penalty
-    assert f"Length penalty {kept:g} is kept" in told and said.scores is not None and kept < found
+    assert "changed: decoding.length_penalty: 2.0 → 2.5" in told
+    assert told.index("Length penalty 2.5: dev BLEU") < told.index("Length penalty 3: dev BLEU")
+
+
+def test_a_finished_run_is_scored_anew_with_another_search(corpus, tmp_path, quiet_train):
+    before = quiet_train(tiny_recipe(corpus, *GIVEN), tmp_path / "run").run
+    test = list(lines(before.hypotheses_file("test")))
+    after = quiet_train(tiny_recipe(corpus, *GIVEN, "decoding.max_extra=0"), tmp_path / "run").run
+    assert after.scores() is not None and list(lines(after.hypotheses_file("test"))) != test
+    source = lines(corpus / "test.src")
+    assert list(lines(after.hypotheses_file("test"))) == Translator.load(after.path, "cpu")(source)
+
+
+@pytest.mark.parametrize("kept", ["{", '{"length_penalty": -1}', "[]", '{"length_penalty": "much"}'])
+def test_a_damaged_choice_is_named(corpus, tmp_path, quiet_train, by_length, kept):
+    by_length(1000)
+    run = quiet_train(tiny_recipe(corpus, ON, *GIVEN), tmp_path / "run").run
+    run.decoding_file.write_text(kept)
+    with pytest.raises(UserError, match=r"decoding.json is damaged.*restore it from a copy"):
+        Translator.load(run.path, "cpu")
+
+
+def test_stopped_before_the_recipe_asks_for_it_it_is_still_asked_for(
+    corpus, tmp_path, quiet_train, by_length, monkeypatch
+):
+    by_length(1000)
+    quiet_train(tiny_recipe(corpus, *GIVEN), tmp_path / "run")
+    forget = Run.forget_scores
+
+    def interrupted(run):
+        forget(run)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Run, "forget_scores", interrupted)
+        quiet_train(tiny_recipe(corpus, ON, *GIVEN), tmp_path / "run")
+    run = quiet_train(tiny_recipe(corpus, ON, *GIVEN), tmp_path / "run").run
+    assert run.decoding().length_penalty > 2 and run.scores() is not None
 
 
 def test_a_finished_run_can_be_asked_for_it(corpus, tmp_path, quiet_train, by_length):
@@ -125,6 +201,6 @@ def test_a_finished_run_can_be_asked_for_it(corpus, tmp_path, quiet_train, by_le
     before = quiet_train(tiny_recipe(corpus, *GIVEN), tmp_path / "run").run
     short = words(lines(before.hypotheses_file("test")))
     after = quiet_train(tiny_recipe(corpus, ON, *GIVEN), tmp_path / "run").run
-    assert after.recipe().decoding.length_penalty > 2
+    assert after.decoding().length_penalty > 2
     assert words(lines(after.hypotheses_file("test"))) > short
     assert before.path == after.path and after.scores() is not None

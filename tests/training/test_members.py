@@ -177,6 +177,44 @@ def test_moved_and_gone_on_with(corpus, cache, tmp_path):
     assert [len(member.history()) for member in went_on.run.members()] == [2, 2]
 
 
+def test_a_moved_member_has_its_text(cache, tmp_path):
+    """Dev that was split off lies in the run it belongs to."""
+    corpus = write_corpus(tmp_path / "corpus")
+    changes = [
+        f"data.train_{side}={corpus}/train.{end}" for side, end in (("source", "src"), ("target", "tgt"))
+    ]
+    cleared = ["data.folder=null", "data.source=null", "data.target=null"]
+    recipe = tiny_recipe(corpus, "training.members=2", "training.max_epochs=1", *cleared, *changes)
+    run = quiet_train(recipe, tmp_path / "here", cache).run
+    moved = Run(shutil.move(run.path, tmp_path / "there"))
+    assert moved.member(2).checked_text("dev") == moved.checked_text("dev")
+    assert moved.path in moved.checked_text("dev")[0].parents
+
+
+def test_a_model_under_way_does_not_translate_yet(corpus, cache, tmp_path, monkeypatch):
+    one = quiet_train(tiny_recipe(corpus), tmp_path / "run", cache).run
+    said = Translator.load(one.path, "cpu")(lines(corpus / "test.src"))
+    update, seen = Step.update, []
+
+    def interrupting(self, batches, rate, step):
+        update(self, batches, rate, step)
+        seen.append(step)
+        if len(seen) == 7:  # in the second epoch
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Step, "update", interrupting)
+        quiet_train(tiny_recipe(corpus, "training.members=2"), tmp_path / "run", cache)
+    run = Run(tmp_path / "run")
+    assert run.member(2).best_file.exists() and not run.member(2).is_trained()
+    assert "is to have 2 models; the 1 trained so far" in run.missing_members()
+    assert Translator.load(run.path, "cpu")(lines(corpus / "test.src")) == said
+    run = quiet_train(tiny_recipe(corpus, "training.members=2"), tmp_path / "run", cache).run
+    assert run.missing_members() is None and len(Translator.load(run.path, "cpu").models) == 2
+    run.member(2).last_file.unlink()  # to save room
+    assert run.missing_members() is None
+
+
 def test_until_all_are_trained_those_there_are_translate(corpus, cache, tmp_path):
     recipe = tiny_recipe(corpus, "training.members=2", "training.max_epochs=1")
     run = quiet_train(recipe, tmp_path / "run", cache).run

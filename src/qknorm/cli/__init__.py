@@ -18,6 +18,10 @@ def main() -> None:
         from qknorm.cli.app import app
 
         app(prog_name="qknorm")
+    except SystemExit as ended:
+        if "TORCHELASTIC_RUN_ID" in os.environ and isinstance(ended.code, int | None):
+            _leave(ended.code or 0)
+        raise
     except LostWorkerError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         os._exit(2)  # what libraries do at the end of a process would wait for the lost one
@@ -35,6 +39,13 @@ def main() -> None:
         _fail(f"{error.filename or 'A file'}: {error.strerror}.")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _leave(code: int) -> NoReturn:
+    """End one of torchrun's processes here: taking threads of gloo down at the end of Python aborts some."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _fail(sentence: str) -> NoReturn:

@@ -16,7 +16,6 @@ from qknorm.clock import clock
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from qknorm.config import Recipe
     from qknorm.run import Run
 
 COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -98,13 +97,15 @@ def _show(run: Run, about: dict[str, Any]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
-    state = (
-        "finished"
-        if about["finished"]
-        else f"not finished; go on with: qknorm train --run {shlex.quote(about['run'])}"
-    )
+    whole = run.whole()
+    if whole is not None:
+        state = f"one of the models of {whole.path}, where they are scored together"
+    elif about["finished"]:
+        state = "finished"
+    else:
+        state = f"not finished; go on with: qknorm train --run {shlex.quote(about['run'])}"
     console.print(f"{about['run']}: begun {about['created']}, {state}", markup=False)
-    for line in _described(run.recipe()):
+    for line in _described(run):
         console.print(line, markup=False)
     console.print(_pairs("Text", about["facts"]))
     console.print(_history(about["history"]))
@@ -126,9 +127,13 @@ def _told(best: dict[str, Any]) -> str:
     return f"{best['epoch']}{bleu}, dev perplexity {best['dev_perplexity']:.2f}"
 
 
-def _described(recipe: Recipe) -> list[str]:
-    """The recipe in a few lines."""
-    model, training, decoding = recipe.model, recipe.training, recipe.decoding
+def _described(run: Run) -> list[str]:
+    """The recipe in a few lines, and what dev has chosen."""
+    recipe, decoding = run.recipe(), run.decoding()
+    model, training = recipe.model, recipe.training
+    by_dev = ""
+    if decoding.length_penalty_from_dev:
+        by_dev = ", by dev BLEU" if run.decoding_file.exists() else " until dev chooses"
     rate = "from d_model and warm-up" if training.learning_rate is None else f"{training.learning_rate:g}"
     return [
         f"{recipe.name}: {model.encoder_layers}+{model.decoder_layers} layers, width {model.d_model}, "
@@ -138,8 +143,7 @@ def _described(recipe: Recipe) -> list[str]:
         f"training: batches of {training.batch_tokens:,} subwords, {training.optimizer}, rate {rate}, "
         f"{training.schedule} after {training.warmup_steps:,} updates, seed {training.seed}",
         *([] if training.members == 1 else [f"{training.members} models translate together"]),
-        f"decoding: beam {decoding.beam}, length penalty {decoding.length_penalty:g}"
-        + (" (by dev BLEU)" if decoding.length_penalty_from_dev else ""),
+        f"decoding: beam {decoding.beam}, length penalty {decoding.length_penalty:g}{by_dev}",
     ]
 
 

@@ -52,7 +52,18 @@ def choose_recipe(
             "Nothing to learn from is named; give a recipe, or --source and --target, or --run DIR "
             "to go on with a run."
         )
-    return recipe, RUNS / recipe.name if run is None else run
+    path = RUNS / recipe.name if run is None else run
+    if named and recipe_file is None and Run(path).exists:
+        recipe = _as_begun(recipe, Run(path).recipe(), overrides)
+    return recipe, path
+
+
+def _as_begun(recipe: Recipe, begun: Recipe, overrides: Sequence[str]) -> Recipe:
+    """What was chosen by the device when the run was begun stays, whatever device it goes on with."""
+    if any(override.partition("=")[0].strip() == "training.batching" for override in overrides):
+        return recipe
+    training = recipe.training.model_copy(update={"batching": begun.training.batching})
+    return recipe.model_copy(update={"training": training})
 
 
 def recipe_for_files(

@@ -49,8 +49,12 @@ def serve(
     """
     if api_key is not None and not (api_key and api_key.isascii() and api_key.isprintable()):
         raise UserError("The API key must be printable ASCII, and not empty.")
+    from qknorm.run import Run
     from qknorm.serving import Limits
     from qknorm.serving.server import serve as serve_runs
 
+    for run in runs:
+        if missing := Run.open(run).missing_members():
+            typer.echo(missing, err=True)
     limits = Limits(wait=wait / 1000, batch_tokens=batch_tokens)
     serve_runs(runs, host, port, api_key, options.check_device(device), limits)

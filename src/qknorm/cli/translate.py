@@ -100,12 +100,8 @@ def _say_missing(runs: list[Path]) -> None:
     from qknorm.run import Run
 
     for run in runs:
-        members = Run.open(run).members()
-        have = sum(member.best_file.exists() for member in members)
-        if have < len(members):
-            typer.echo(
-                f"{run} is to have {len(members)} models; the {have} trained so far translate.", err=True
-            )
+        if missing := Run.open(run).missing_members():
+            typer.echo(missing, err=True)
 
 
 def _write(line: str) -> None:

@@ -75,8 +75,6 @@ def differences(recorded: Recipe, wanted: Recipe) -> list[str]:
     free = {"name", *(key for key, setting in settings().items() if setting.is_path)}
     if wanted.model.length is None:
         free.add("model.length")  # the text decides it
-    if wanted.decoding.length_penalty_from_dev:
-        free.add("decoding.length_penalty")
     return [change.key for change in changed_settings(recorded, wanted) if change.key not in free]
 
 

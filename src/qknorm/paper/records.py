@@ -200,7 +200,8 @@ def copy_run(run: Run, folder: Path, recipe: Recipe, corpus: str) -> None:
     values["data"]["folder"] = f"../../../data/{corpus}"
     write_atomic(folder / "recipe.yaml", yaml_dump(values))
     histories = [member.history_file for member in run.members()]
-    for file in (*histories, run.hypotheses_file("dev"), run.hypotheses_file("test"), run.scores_file):
+    translated = run.hypotheses_file("dev"), run.hypotheses_file("test"), run.scores_file
+    for file in (*histories, run.decoding_file, *translated):
         if file.is_file():
             (folder / file.relative_to(run.path)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, folder / file.relative_to(run.path))

@@ -61,10 +61,12 @@ def _load(name: str, path: str | Path, device: torch.device | str | None) -> Ser
 
 
 def _dev_bleu(run: Run) -> float | None:
-    """Of all models together where they have been scored, or else of the best weights of the first."""
+    """Of all models together where they have been scored; of the first if it translates alone."""
     scores, recipe = run.scores(), run.recipe()
     if recipe.training.members > 1 and scores is not None:
         return float(scores["dev"][MAIN[recipe.subwords.kind]])
+    if len(run.trained_members()) > 1:  # not scored together yet
+        return None
     bleu = [row["dev_bleu"] for row in run.history() if row["best"]]
     return bleu[-1] if bleu else None
 

@@ -32,8 +32,8 @@ def finish(
     """Hypotheses and scores of dev and test, written to the run folder; done before, they are read.
 
     ``best_models`` gives the models with their best weights, where something is to be translated. Where dev
-    decides the length penalty, the one found goes into the recipe of the folder. Dev is scored while test is
-    translated. The manifest keeps the seconds since ``begun``, by ``time.monotonic()``.
+    decides the length penalty, the one found is kept in the folder. Dev is scored while test is translated.
+    The manifest keeps the seconds since ``begun``, by ``time.monotonic()``.
     """
     known: dict[str, Any] | None = workers.tell(folder.scores())
     if known is not None:
@@ -46,7 +46,7 @@ def finish(
         models = best_models()
         prepared, hypotheses = with_length_penalty(models, prepared, progress, workers)
         if workers.first:
-            folder.replace_recipe(prepared.recipe, prepared.hashes())
+            folder.keep_length_penalty(prepared.recipe.decoding.length_penalty)
             write_lines(folder.hypotheses_file("dev"), hypotheses)
     with ThreadPoolExecutor(2, "qknorm-score") as scoring:
         for split in ("dev", "test"):

@@ -34,17 +34,20 @@ def open_run(
     check_size(recipe, workers)
     subwords = None if old is None else folder.subwords()
     prepared = prepare(recipe, folder.path / "data", progress, subwords, cache, split=workers.first)
+    if old is not None:
+        _check_text(folder, prepared.hashes())
+        if workers.first and _translates_otherwise(old, recipe):  # before the recipe says so: see a stop here
+            folder.forget_scores()
+            folder.hypotheses_file("dev").unlink(missing_ok=True)
     _write_down(folder, old, prepared, workers)
-    if workers.first and old is not None and _translates_otherwise(old, recipe):
-        folder.forget_scores()
-        folder.hypotheses_file("dev").unlink(missing_ok=True)  # not the first model's own any more
     return prepared
 
 
 def _translates_otherwise(old: Recipe, new: Recipe) -> bool:
-    """Whether dev and test are to be translated anew, by more models or fewer or another length penalty."""
+    """Whether dev and test are to be translated anew: by more models or fewer, or by another search."""
     before, now = (
-        (recipe.training.members, recipe.decoding.length_penalty_from_dev) for recipe in (old, new)
+        (recipe.training.members, recipe.decoding.model_dump(exclude={"batch_tokens"}))
+        for recipe in (old, new)
     )
     return before != now
 
@@ -60,6 +63,8 @@ def open_member(
     if old is not None:
         recipe = _settled(folder, old, recipe, Progress(quiet=True))  # said of the whole run already
     own = replace(prepared, recipe=recipe)
+    if old is not None:
+        _check_text(folder, own.hashes())
     _write_down(folder, old, own, workers)
     return folder, own
 
@@ -99,7 +104,6 @@ def _write_down(folder: Run, old: Recipe | None, prepared: Prepared, workers: Wo
     if old is None:
         folder.create(prepared.recipe, prepared.subwords, _about(prepared, workers))
         return
-    _check_text(folder, prepared.hashes())
     if workers.first and (old, folder.manifest()["corpus"]) != (prepared.recipe, prepared.hashes()):
         folder.replace_recipe(prepared.recipe, prepared.hashes())
 
@@ -108,9 +112,6 @@ def _settled(folder: Run, old: Recipe, recipe: Recipe, progress: Progress) -> Re
     """The recipe to resume with: changes that are allowed are listed, others refused."""
     if recipe.model.length is None and old.model.length is not None:
         recipe = recipe.model_copy(update={"model": replace(recipe.model, length=old.model.length)})
-    if recipe.decoding.length_penalty_from_dev and old.decoding.length_penalty_from_dev:
-        decoding = {"length_penalty": old.decoding.length_penalty}
-        recipe = recipe.model_copy(update={"decoding": recipe.decoding.model_copy(update=decoding)})
     changes = changed_settings(old, recipe)
     # Files may have moved: whether their text is the same is asked once they have been read.
     if breaking := [c for c in changes if c.breaking and not c.key.startswith("data.")]:

@@ -104,6 +104,8 @@ def augment(
         model: Translator | None = None
         for job in run_jobs:
             if not workers.tell(job.file.exists()):
+                if model is None and workers.first and (missing := run.missing_members()):
+                    progress.note(missing)
                 model = model or Translator.load(
                     run.path, workers.device, dtype=getattr(torch, search.precision)
                 )
@@ -169,10 +171,9 @@ def _part_file(run: Run, text: Path, to: Path, search: Search) -> Path:
     """Where the translations of a text by a run go; other weights, text or search go elsewhere."""
     if not run.best_file.exists():
         raise UserError(f"{run.best_file} does not exist yet; train {run.path} first.")
-    decoding = run.recipe().decoding
-    weights = [member.best_file for member in run.members()]
+    decoding = run.decoding()
     known = [
-        *(sha256_file(file) for file in weights if file.exists()),
+        *(sha256_file(member.best_file) for member in run.trained_members()),
         sha256_text(text),
         search.beam or decoding.beam,
         decoding.length_penalty,

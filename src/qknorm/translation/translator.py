@@ -80,7 +80,7 @@ class Translator:
                 )
         found = [each.models(which, device) if together else [each.model(which, device)] for each in runs]
         models = [model.to(dtype) for each in found for model in each]
-        return cls(models, subwords, runs[0].recipe().decoding)
+        return cls(models, subwords, runs[0].decoding())
 
     def __call__(
         self,
