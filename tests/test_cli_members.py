@@ -11,7 +11,7 @@ from qknorm.data import lines
 from qknorm.progress import Progress
 from qknorm.run import Run
 from qknorm.training import train
-from qknorm.translation.augment import Search, _part_file
+from qknorm.translation.augment import Search, _part_file, augment
 from qknorm.translation.translator import Translator
 from support.command import run_command
 from support.tiny import tiny_recipe, write_corpus
@@ -84,6 +84,26 @@ def test_what_is_served_is_told_of_all(two):
     assert len(served.translator.models) == 2
     assert served.about.parameters == 2 * sum(p.numel() for p in run.model().parameters())
     assert served.about.dev_bleu == run.scores()["dev"]["bleu_tokenized"]
+
+
+def test_models_that_were_not_scored_together_are_served_without_a_score(two, unfinished):
+    pytest.importorskip("fastapi", reason="needs the server's packages: pip install qknorm[serve]")
+    from qknorm.serving import load_served
+
+    shutil.copytree(two / "run", unfinished / "unscored")
+    (unfinished / "unscored" / "hypotheses" / "scores.json").unlink()
+    (unscored,) = load_served([unfinished / "unscored"], "cpu")
+    assert len(unscored.translator.models) == 2 and unscored.about.dev_bleu is None
+    (unfinished / "run" / "hypotheses" / "scores.json").unlink()
+    (first,) = load_served([unfinished / "run"], "cpu")
+    best = [row["dev_bleu"] for row in Run(two / "run").history() if row["best"]][-1]
+    assert len(first.translator.models) == 1 and first.about.dev_bleu == best
+
+
+def test_augment_says_where_some_are_missing(unfinished, capsys):
+    augment([unfinished / "run"], unfinished / "more", progress=Progress())
+    told = capsys.readouterr().err
+    assert told.count("is to have 2 models; the 1 trained so far translate.") == 1
 
 
 def test_text_translated_by_fewer_models_is_other_text(two, unfinished):

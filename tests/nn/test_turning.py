@@ -112,7 +112,7 @@ def test_the_operation_is_well_formed():
 
 
 @anywhere
-@pytest.mark.parametrize("kind", ["self", "causal", "cross"])
+@pytest.mark.parametrize("kind", ["self", "causal", "cross", "keys elsewhere"])
 @pytest.mark.parametrize("norm", [None, "l2"])
 def test_a_module_with_the_kernels_is_the_module_without(monkeypatch, kind, norm):
     from qknorm.nn import span_attention
@@ -124,6 +124,8 @@ def test_a_module_with_the_kernels_is_the_module_without(monkeypatch, kind, norm
     arguments = dict(query=x, packing=packing, is_causal=kind == "causal", need_weights=False)
     if kind == "cross":
         arguments |= dict(key=memory, key_packing=key_packing)
+    if kind == "keys elsewhere":
+        arguments |= dict(key_turns=made.rotary(12, 3))
     results, called = [], []
     kernel = turning_module.fused_turned
     monkeypatch.setattr(turning_module, "fused_turned", lambda *a: (called.append(1), kernel(*a))[1])
@@ -134,4 +136,4 @@ def test_a_module_with_the_kernels_is_the_module_without(monkeypatch, kind, norm
         results.append([out, *torch.autograd.grad(out.square().sum(), [x, *made.parameters()])])
     for a, b in zip(*results, strict=True):
         assert error(b, a) < 1e-5
-    assert bool(called) == (kind != "cross"), "cross-attention goes the plain way"
+    assert bool(called) == (kind in ("self", "causal")), "other keys go the plain way"

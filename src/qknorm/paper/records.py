@@ -127,9 +127,9 @@ def find_twin(
     results: Path, experiment: Experiment, recipe: Recipe, corpus: TextFiles | None
 ) -> Record | None:
     """The same training, kept under the name of another row."""
-    group = (experiment.pair, experiment.kind, list(experiment.overrides), experiment.seed)
+    group = (experiment.pair, experiment.kind, list(experiment.overrides))
     for record in all_records(results):
-        told = tuple(record.about[key] for key in ("pair", "recipe", "overrides", "seed"))
+        told = tuple(record.about[key] for key in ("pair", "recipe", "overrides"))
         if told == group and record.name != experiment.name and record.mismatch(recipe, corpus) is None:
             return record
     return None
