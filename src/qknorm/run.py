@@ -197,7 +197,7 @@ class Run:
         return model.to(device).eval()
 
     def models(self, which: str = "best", device: torch.device | str = "cpu") -> list[Transformer]:
-        """The models that translate together, those of them that have weights so far."""
+        """The models that translate together, those of them that are trained so far."""
         return [each.model(which, device) for each in self.trained_members()]
 
     def weights_file(self, which: str = "best") -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -43,8 +44,9 @@ def main() -> None:
 
 def _leave(code: int) -> NoReturn:
     """End one of torchrun's processes here: taking threads of gloo down at the end of Python aborts some."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # whoever read it is gone
+            stream.flush()
     os._exit(code)
 
 

@@ -125,9 +125,7 @@ class CapturedStep(Step):
     def prepare(self, largest: Batch) -> None:
         """Compile, capture, and so try the largest batch there can be. Weights and state stay as they are."""
         self.model.make_room(self.room.longest)
-        self._tables = (
-            self.model.tables()
-        )  # what is captured goes on reading them, should they grow elsewhere
+        self._tables = self.model.tables()  # captured code goes on reading these, should they grow
         empty_slots(self.optimizer, self.device)
         self._gradients = [torch.zeros_like(p) for p in self.parameters] if self.accumulates else []
         self._send(largest, 0.0, 1, 0.0, 0)
