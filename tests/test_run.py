@@ -11,6 +11,7 @@ from qknorm.errors import UserError
 from qknorm.progress import Progress
 from qknorm.run import Run
 from qknorm.training import train
+from support.command import Command
 from support.tiny import tiny_recipe, write_corpus
 
 SHORT = "training.max_epochs=1"
@@ -66,6 +67,20 @@ def test_what_the_device_chose_stays_on_another(run, tmp_path):
     assert chosen(run.path).training.batching == "by_length"
     assert chosen(run.path, "training.batching=mixed").training.batching == "mixed"
     assert chosen(tmp_path / "new").training.batching == "mixed"
+
+
+@pytest.mark.parametrize("where", ["finish", "open_run"])
+def test_stopped_outside_of_training_it_says_how_to_go_on(run, tmp_path, monkeypatch, capsys, where):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"qknorm.training.members.{where}", interrupted)
+    command = Command(tmp_path, monkeypatch, capsys)
+    done = command("train", "--run", "run", "--set", "training.members=2", "--device", "cpu")
+    assert done.code == 130
+    assert "Stopped; nothing that was trained is lost. Go on with: qknorm train --run run\n" in done.err
+    monkeypatch.undo()
+    assert train(run.recipe(), run.path, device="cpu", progress=Progress(quiet=True)).scores is not None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]"])

@@ -42,6 +42,7 @@ def train(
       qknorm train --run runs/gl-en
       torchrun --nproc-per-node=8 -m qknorm train --run-folder runs/gl-en
     """
+    from qknorm.run import Run
     from qknorm.training import train as train_model
     from qknorm.workers import Workers
 
@@ -53,7 +54,14 @@ def train(
             chosen = recipe_file, files, subwords, run, overrides or []
             recipe, folder = choose_recipe(*chosen, progress, device)
         progress.note(f"Run folder: {folder}")
-        trained = train_model(recipe, folder, progress=progress, workers=workers, begun=begun)
+        try:
+            trained = train_model(recipe, folder, progress=progress, workers=workers, begun=begun)
+        except KeyboardInterrupt:  # between updates it is heeded there; here nothing is under way to be lost
+            if workers.size == 1:
+                there = Run(folder).exists
+                go_on = f" Go on with: qknorm train --run {shlex.quote(str(folder))}" if there else ""
+                progress.note(f"Stopped; nothing that was trained is lost.{go_on}")
+            raise
     if trained.interrupted:
         raise typer.Exit(130)
     if workers.first:
