@@ -52,9 +52,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except FileNotFoundError as error:
         raise UserError(f"{path} does not exist.") from error
     except (OSError, SafetensorError, ValueError) as error:
-        raise UserError(
-            f"{path} is damaged or cut short ({error}); restore it from a copy, or train again."
-        ) from error
+        raise _damaged(path, error) from error
     if metadata.get("format") != _FORMAT:
         raise UserError(f"{path} was not written by this version of qknorm (no {_FORMAT!r} in it).")
     words = metadata.get("about", "")
@@ -70,10 +68,12 @@ def read_about(path: Path) -> dict[str, Any]:
         with safe_open(path, framework="pt") as file:
             about: dict[str, Any] = json.loads((file.metadata() or {})["about"])
     except (OSError, SafetensorError, ValueError, KeyError) as error:
-        raise UserError(
-            f"{path} is damaged or cut short ({error}); restore it from a copy, or train again."
-        ) from error
+        raise _damaged(path, error) from error
     return about
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path} is damaged or cut short ({error}); restore it from a copy, or train again.")
 
 
 def _digest(tensors: dict[str, Tensor], words: str) -> str:

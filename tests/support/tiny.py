@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from qknorm.config import Recipe, make_recipe
 from qknorm.progress import Progress
 from qknorm.run import Run
+from qknorm.tensors import load_tensors
 from qknorm.training import train
 
 WORDS = ["ano", "bico", "casa", "dente", "ela", "fume", "gato", "home"]
@@ -66,3 +68,9 @@ def train_both(folder: Path) -> tuple[Run, Run]:
         train(deeper, folder / "qknorm", **options).run,
         train(baseline, folder / "baseline", **options).run,
     )
+
+
+def same_weights(first: Run, second: Run, which: str = "best_file") -> bool:
+    """Whether two runs have the same tensors, bit for bit, in ``best_file`` or ``last_file``."""
+    a, b = (load_tensors(getattr(run, which))[0] for run in (first, second))
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)

@@ -15,89 +15,26 @@ import pytest
 import torch
 
 from qknorm.config import TrainingSettings
-from qknorm.data import Batches
-from qknorm.data.batches import MixedBatches
-from qknorm.data.sentences import EncodedPairs, Sentences
 from qknorm.ids import PAD
-from qknorm.model import ModelSettings, Transformer
-from qknorm.nn import attention_modules, triton_support
+from qknorm.nn import triton_support
 from qknorm.training import captured
 from qknorm.training.averaging import Averaging
 from qknorm.training.captured import CapturedStep
 from qknorm.training.flat import joined
-from qknorm.training.halves import HalfTwin
 from qknorm.training.inputs import Room
 from qknorm.training.step import Outcome, Step
+from support.steps import (
+    CPU,
+    SOURCE_SUBWORDS,
+    STEPS,
+    a_model,
+    assert_same,
+    run_steps,
+    some_batches,
+)
 
-VOCABULARY, STEPS = 60, 50
-SOURCE_SUBWORDS = (torch.arange(VOCABULARY) < VOCABULARY - 4) & (torch.arange(VOCABULARY) != PAD)
-CPU = torch.device("cpu")
 gpu = pytest.mark.gpu
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
-def some_batches(budget: int = 128, mixed: bool = False) -> Batches:
-    rng = np.random.default_rng(3)
-    sides = [[rng.integers(4, VOCABULARY - 10, n).tolist() for n in rng.integers(1, 24, 150)] for _ in "st"]
-    corpus = EncodedPairs(Sentences.of(sides[0]), Sentences.of(sides[1]))
-    return MixedBatches(corpus, budget, 1, 0) if mixed else Batches(corpus, budget, 1)
-
-
-def a_model(**changed: object) -> Transformer:
-    torch.manual_seed(0)
-    settings = {
-        "d_model": 32, "d_ff": 64, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "length": 20,
-        "dropout": 0.0, "attention_dropout": 0.0, "ff_dropout": 0.0, "word_dropout": 0.0,
-    }  # fmt: skip
-    mask = torch.arange(VOCABULARY) < VOCABULARY - 10
-    return Transformer(VOCABULARY, ModelSettings(**(settings | changed)), mask)  # type: ignore[arg-type]
-
-
-def run_steps(
-    kind: str, settings: TrainingSettings, device: torch.device = CPU, steps: int = STEPS, **changed: object
-) -> tuple[list[Outcome], Transformer, Averaging]:
-    model = a_model(**changed).to(device)
-    averaging = Averaging(settings, model)
-    batches = some_batches()
-    said: list[str] = []
-    if kind == "plain":
-        step = Step(model, settings, device, averaging, source_subwords=SOURCE_SUBWORDS)
-    else:
-        compiles = kind != "flat"
-        step = CapturedStep(
-            model,
-            settings,
-            device,
-            averaging,
-            None,
-            Room.of(batches.corpus, batches.budget),
-            said.append,
-            compiles,
-            source_subwords=SOURCE_SUBWORDS,
-        )
-    step.prepare(batches.largest())
-    found = []
-    order = batches.pass_order(0)
-    for number in range(1, steps + 1):
-        chosen = [
-            batches.batch(int(order[(number * settings.accumulate + i) % len(batches)]))
-            for i in range(settings.accumulate)
-        ]
-        if settings.backward:  # in no order
-            chosen = [batch._replace(backward=bool(batch.source_tokens % 2)) for batch in chosen]
-        step.update(chosen, 1e-3 * min(1, number / 10), number)
-        found += step.outcomes()
-    found += step.outcomes(wait=True)
-    assert said == []
-    return found, model, averaging
-
-
-def assert_same(a: list[Outcome], b: list[Outcome], tolerance: float) -> None:
-    assert [(o.step, o.tokens, o.finite) for o in a] == [(o.step, o.tokens, o.finite) for o in b]
-    for x, y in zip(a, b, strict=True):
-        assert x.loss == pytest.approx(y.loss, rel=tolerance), x.step
-        assert x.nll == pytest.approx(y.nll, rel=tolerance), x.step
-        assert x.gradient_norm == pytest.approx(y.gradient_norm, rel=max(10 * tolerance, 1e-4)), x.step
 
 
 @pytest.mark.parametrize("mixed", [False, True])
@@ -216,36 +153,6 @@ def test_half_precision_weights_are_those_of_autocast() -> None:
     plain, flat = (run_steps(kind, settings, steps=15)[0] for kind in ("plain", "flat"))
     assert_same(flat[:1], plain[:1], 1e-3)
     assert_same(flat, plain, 1e-2)
-
-
-@pytest.mark.parametrize("rotary", [False, True])
-def test_a_twin_in_half_precision_follows_and_shares(rotary: bool) -> None:
-    model = a_model(rotary=rotary)
-    halves = HalfTwin(model)
-    assert halves.twin.positions is model.positions and halves.twin.rotary is model.rotary
-    assert all(m.rotary in (None, model.rotary) for m in attention_modules(halves.twin).values())
-    batches = some_batches()
-    room = Room.of(batches.corpus, batches.budget)
-    flat = np.empty(room.size, np.int32)
-    room.pack(batches.batch(3), flat)
-    inputs = room.unpack(torch.from_numpy(flat))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.1)
-    halves.follow()
-    found, gradients = [], []
-    for each in (model, halves.twin):
-        with torch.autocast("cpu", torch.bfloat16):
-            memory, _ = each.encode(inputs.source, inputs.source_packing)
-            found.append(
-                each.decode(inputs.given, memory, None, inputs.target_packing, inputs.source_packing)
-            )
-        learned = [p for name, p in each.named_parameters() if name != "embedding.bias"]  # no part in this
-        gradients.append(torch.autograd.grad(found[-1].float().square().sum(), learned))
-    assert torch.equal(*found)
-    assert sum(g.dtype == torch.bfloat16 for g in gradients[1]) == 3 * 4 + 2 * 4  # attention, feed-forward
-    for a, b in zip(gradients[0], halves.widened(gradients[1]), strict=True):
-        assert a.dtype == b.dtype and torch.equal(a, b)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")

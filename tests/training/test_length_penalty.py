@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from qknorm.data import lines
 from qknorm.errors import UserError
 from qknorm.paper.plan import differences
 from qknorm.progress import Progress
 from qknorm.run import Run
-from qknorm.tensors import load_tensors
 from qknorm.training import train
 from qknorm.training.length_penalty import LADDER, climb
 from qknorm.translation.translator import Translator
-from support.tiny import tiny_recipe, write_corpus
+from support.tiny import same_weights, tiny_recipe, write_corpus
 
 ON = "decoding.length_penalty_from_dev=true"
 GIVEN = (
@@ -106,11 +104,6 @@ def test_the_run_translates_with_what_was_found(corpus, tmp_path, quiet_train, m
     for split in ("dev", "test"):
         assert translator(lines(corpus / f"{split}.src")) == list(lines(run.hypotheses_file(split)))
     assert not differences(run.recipe(), recipe), "it is the run that the recipe asks for"
-
-
-def same_weights(one, other):
-    (a, _), (b, _) = load_tensors(one.best_file), load_tensors(other.best_file)
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 def same_files(one, other, *names):

@@ -7,27 +7,20 @@ import shutil
 import signal
 
 import pytest
-import torch
 
 from qknorm.config import load_recipe
 from qknorm.data import lines
 from qknorm.errors import UserError
 from qknorm.progress import Progress
 from qknorm.run import Run
-from qknorm.tensors import load_tensors
 from qknorm.training import Trainer, train
 from qknorm.training.step import Step
 from qknorm.translation.translator import Translator
-from support.tiny import tiny_recipe, write_corpus
+from support.tiny import same_weights, tiny_recipe, write_corpus
 
 
 def quiet_train(recipe, run, cache):
     return train(recipe, run, device="cpu", progress=Progress(quiet=True), cache=cache)
-
-
-def same_weights(first, second, which="best_file"):
-    a, b = (load_tensors(getattr(run, which))[0] for run in (first, second))
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 @pytest.fixture(scope="module")

@@ -34,11 +34,6 @@ def open_run(
     check_size(recipe, workers)
     subwords = None if old is None else folder.subwords()
     prepared = prepare(recipe, folder.path / "data", progress, subwords, cache, split=workers.first)
-    if old is not None:
-        _check_text(folder, prepared.hashes())
-        if workers.first and _translates_otherwise(old, recipe):  # before the recipe says so: see a stop here
-            folder.forget_scores()
-            folder.hypotheses_file("dev").unlink(missing_ok=True)
     _write_down(folder, old, prepared, workers)
     return prepared
 
@@ -63,8 +58,6 @@ def open_member(
     if old is not None:
         recipe = _settled(folder, old, recipe, Progress(quiet=True))  # said of the whole run already
     own = replace(prepared, recipe=recipe)
-    if old is not None:
-        _check_text(folder, own.hashes())
     _write_down(folder, old, own, workers)
     return folder, own
 
@@ -104,6 +97,10 @@ def _write_down(folder: Run, old: Recipe | None, prepared: Prepared, workers: Wo
     if old is None:
         folder.create(prepared.recipe, prepared.subwords, _about(prepared, workers))
         return
+    _check_text(folder, prepared.hashes())
+    if workers.first and _translates_otherwise(old, prepared.recipe):
+        folder.forget_scores()  # before the recipe says why, for after a stop in between nobody would know
+        folder.hypotheses_file("dev").unlink(missing_ok=True)
     if workers.first and (old, folder.manifest()["corpus"]) != (prepared.recipe, prepared.hashes()):
         folder.replace_recipe(prepared.recipe, prepared.hashes())
 
