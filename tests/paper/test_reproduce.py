@@ -462,6 +462,15 @@ def test_the_figure_is_drawn_once_and_needs_weights_to_be_drawn_again(plain, tra
     assert trained == [experiment(FIGURE1.rows[0], "fast", 1, TINY).name]
 
 
+def test_two_models_that_are_one_training_make_no_figure(tmp_path, trained, capsys):
+    write_paper_corpus(tmp_path / "data", "multi30k-de-en")
+    same = (*TINY, "model.qk_norm=null")
+    done = reproduce(wish(tmp_path, "figure1", overrides=same, progress=Progress()))
+    assert [task.state for task in done.tasks] == ["recorded", "recorded"] and len(trained) == 1
+    assert "its two models are one training" in capsys.readouterr().err
+    assert not (tmp_path / "results" / "figure1.png").exists()
+
+
 def test_the_plain_pair_says_what_stands_in(plain):
     reproduce(wish(plain, "annotated"))
     page = (plain / "results" / "annotated.md").read_text()

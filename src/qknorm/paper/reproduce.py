@@ -185,6 +185,9 @@ def _draw(tasks: Sequence[Task], wish: Wish) -> None:
     shown = [by_name[asked.name] for asked in wanted]
     if any(task.state != states.RECORDED for task in shown) or all(_is_drawn(each, wish) for each in wanted):
         return
+    if len({task.hash for task in shown}) < len(shown):
+        wish.progress.note("Figure 1 is not drawn: with these settings its two models are one training.")
+        return
     runs = {row.label: Run(task.run.path) for row, task in zip(FIGURE1.rows, shown, strict=True)}
     image = draw_heads(runs, wish.results / "figure1")
     kept = [Record(wish.results / RUNS / task.name) for task in shown]
