@@ -25,7 +25,7 @@ ROWS = 32
 @triton_op("qknorm::turned", mutates_args={})
 def fused_turned(qkv: Tensor, turns: Tensor, bias: Tensor | None = None, back: bool = False) -> Tensor:
     """``plain_turned`` in one kernel; ``back`` turns the other way."""
-    R, heads, D = qkv.shape
+    R, heads, D = qkv.shape[0], int(qkv.shape[1]), int(qkv.shape[2])  # of these two a kernel is made each
     qkv, turns = qkv.contiguous(), turns.contiguous()
     out = torch.empty_like(qkv)
     if R:

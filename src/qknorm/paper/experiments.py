@@ -251,8 +251,8 @@ BPE_DROPOUT = (
 """As Provilkov et al. have it, whatever a recipe does by itself."""
 
 
-def _beyond(label: str, name: str, *changes: str, base: str = "qknorm") -> Row:
-    return Row(label, "en-vi", System(name, changes, base), BLEU, None)
+def _beyond(label: str, name: str, *changes: str, base: str = "qknorm", pair: str = "en-vi") -> Row:
+    return Row(label, pair, System(name, changes, base), PAIRS[pair].moses, None)
 
 
 def _grid(layers: int, heads: int, warmup: int) -> Row:
@@ -266,12 +266,37 @@ def _grid(layers: int, heads: int, warmup: int) -> Row:
     return _beyond(f"{layers}+{layers} layers, {heads} heads, warm-up {warmup:,}", name, *changes)
 
 
+ROTARY = "model.rotary=true"
+LESS = "model.attention_dropout=0.1"
+
+
+def _sparse(pair: str) -> tuple[Row, ...]:
+    """What a model of little text gains from rotary positions and from attention that is dropped less."""
+    return (
+        _beyond("QKNorm, attention dropout 0.1", "attention-0.1", LESS, pair=pair),
+        _beyond("QKNorm, rotary positions", "rotary", ROTARY, pair=pair),
+        _beyond(
+            "QKNorm, rotary positions, attention dropout 0.1", "rotary-attention-0.1", ROTARY, LESS, pair=pair
+        ),
+        _beyond("baseline, rotary positions", "baseline-rotary", ROTARY, base="baseline", pair=pair),
+        _beyond(
+            "baseline, rotary positions, attention dropout 0.1",
+            "baseline-rotary-attention-0.1",
+            ROTARY,
+            LESS,
+            base="baseline",
+            pair=pair,
+        ),
+    )
+
+
 BEYOND = Target(
     "beyond",
     "Beyond the paper",
     (
-        "What the paper leaves to future work, on en→vi: BPE-dropout, depth × heads × warm-up, other norms "
-        "of queries and keys, rotary positions, and which of its two changes does what.",
+        "What the paper leaves to future work: BPE-dropout, depth × heads × warm-up, other norms of queries "
+        "and keys, which of its two changes does what, and what is beyond it: rotary positions, and attention "
+        "that is dropped less than all else.",
         "Provilkov et al. (2020) report 33.27 SacreBLEU with BPE-dropout and plain attention.",
     ),
     (
@@ -284,9 +309,10 @@ BEYOND = Target(
         _beyond("one g for each head", "g-per-head", "model.qk_scale_per=head"),
         _beyond("RMSNorm of queries and keys", "qk-rms", "model.qk_norm=rms"),
         _beyond("LayerNorm of queries and keys", "qk-layer", "model.qk_norm=layer"),
-        _beyond("QKNorm, rotary positions", "rotary", "model.rotary=true"),
-        _beyond("baseline, rotary positions", "baseline-rotary", "model.rotary=true", base="baseline"),
+        *_sparse("en-vi"),
         *(_grid(layers, heads, warmup) for layers in (4, 6) for heads in (4, 8) for warmup in (2000, 8000)),
+        Row("QKNorm", "gl-en", QKNORM, PAIRS["gl-en"].moses, 24.21),
+        *_sparse("gl-en"),
     ),
     against="qknorm",
 )
