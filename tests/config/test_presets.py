@@ -29,7 +29,7 @@ def made(pairs: int) -> Recipe:
 def test_ten_thousand_pairs_get_the_settings_of_the_fast_galician_recipe():
     """But for what is beyond the paper, for GPUs or tokenised text alone, and for numbers of passes."""
     recipe, fast = made(10_017), load_recipe(RECIPES / "fast/gl-en.yaml")
-    assert recipe.model == replace(fast.model, rotary=True)
+    assert recipe.model == replace(fast.model, rotary=True, attention_dropout=0.1)
     counted = {"dropout_passes", "concatenate_passes", "backward_passes"}
     for ours, theirs in ((recipe.subwords, fast.subwords), (recipe.training, fast.training)):
         apart = {"kind", "batching", *counted}
@@ -50,6 +50,14 @@ def test_little_text_is_read_with_rotary_positions():
     """As measured on 4,000 and 29,000 pairs; what has the paper's base model has it whole."""
     assert [made(pairs).model.rotary for pairs in (500, 6_999, 10_000, 49_999)] == [True] * 4
     assert not made(50_000).model.rotary
+
+
+def test_little_texts_attention_is_dropped_less_than_all_else():
+    """As measured on 4,000 and 10,017 pairs."""
+    for pairs in (500, 6_999, 10_000, 19_999):
+        model = made(pairs).model
+        assert model.attention_dropout == 0.1 < model.dropout == model.ff_dropout
+    assert made(20_000).model.attention_dropout == made(20_000).model.dropout
 
 
 def test_dev_decides_the_length_penalty():
@@ -77,7 +85,7 @@ def test_many_pairs_get_the_papers_base_settings(pairs, epoch):
 def test_a_thousand_pairs_get_a_small_model_and_few_subwords():
     recipe = made(1000)
     assert (recipe.model.d_model, recipe.model.encoder_layers, recipe.model.decoder_layers) == (256, 3, 3)
-    assert recipe.model.dropout == recipe.model.attention_dropout == recipe.model.ff_dropout == 0.4
+    assert recipe.model.dropout == recipe.model.ff_dropout == 0.4
     assert recipe.subwords.operations == 1000
 
 

@@ -321,7 +321,7 @@ def test_packed_text_is_the_same_text(home, trained):
 
 
 def test_one_training_under_two_names_is_trained_once(home, trained, monkeypatch):
-    """As a corner of `beyond`'s grid is the paper's own model."""
+    """As the paper's own recipe has no BPE-dropout to leave out."""
     asked = wish(home, "table2", ["en-vi"], seeds=[3])
     _, row = asked.targets[0].rows[:2]
     again = replace(row, label="again", system=replace(row.system, name="again"))
