@@ -14,7 +14,7 @@ import pytest
 
 import qknorm
 from qknorm.cli.app import app
-from qknorm.cli.recipe import recipe_for_files, run_name
+from qknorm.cli.recipe import choose_recipe, recipe_for_files, run_name
 from qknorm.config import preset
 from qknorm.progress import Progress
 from support.command import Command, environment, run_command
@@ -103,16 +103,33 @@ def test_a_mistake_in_a_process_of_its_own(tmp_path):
     assert done.err.count("\n") == 1
 
 
-def test_settings_without_a_recipe_are_chosen_by_the_size_of_the_text(texts, capsys):
+def test_settings_without_a_recipe_are_chosen_by_the_size_of_the_text(texts):
     files = {"train_source": texts / "a.txt", "train_target": texts / "b.txt"}
-    recipe = recipe_for_files(files, "words", ["training.seed=7"], Progress())
-    assert "3 pairs are less than any corpus of the paper" in capsys.readouterr().err
-    chosen = preset(3, 30).settings
-    assert recipe.model.encoder_layers == chosen["model"]["encoder_layers"]
-    assert recipe.subwords.operations == chosen["subwords"]["operations"]
-    assert (recipe.name, recipe.subwords.kind, recipe.training.seed) == ("a-b", "words", 7)
-    assert recipe.data.train_source == texts / "a.txt" and recipe.data.dev_source is None
-    assert recipe_for_files(files, None, [], Progress()).subwords.kind == "raw"
+    for gpu in (False, True):
+        recipe, reasons = recipe_for_files(files, "words", ["training.seed=7"], gpu)
+        chosen = preset(3, 30, gpu)
+        assert reasons[0] == chosen.reasons[0] and len(reasons) == len(chosen.reasons)
+        assert recipe.model.encoder_layers == chosen.settings["model"]["encoder_layers"]
+        assert recipe.subwords.operations == chosen.settings["subwords"]["operations"]
+        assert (recipe.name, recipe.subwords.kind, recipe.training.seed) == ("a-b", "words", 7)
+        assert recipe.data.train_source == texts / "a.txt" and recipe.data.dev_source is None
+        assert recipe_for_files(files, None, [], gpu)[0].subwords.kind == "raw"
+
+
+@pytest.mark.parametrize(
+    ("device", "batching", "told"),
+    [
+        ("cpu", "by_length", "There is no GPU, so 3 pairs"),
+        ("cuda", "mixed", "3 pairs are less than any corpus of the paper"),
+        ("cuda:1", "mixed", "3 pairs are less than any corpus of the paper"),
+    ],
+)
+def test_the_device_counts_too_and_the_reasons_are_told(texts, tmp_path, capsys, device, batching, told):
+    files = {"train_source": texts / "a.txt", "train_target": texts / "b.txt"}
+    recipe, path = choose_recipe(None, files, None, tmp_path / "new", [], Progress(), device)
+    assert recipe.training.batching == batching and path == tmp_path / "new"
+    said = capsys.readouterr().err
+    assert told in said and "(change them with --set)" in said
 
 
 @pytest.mark.parametrize("longer", ["a.en", "b.vi"])
@@ -120,10 +137,9 @@ def test_passes_are_chosen_by_the_longer_side(tmp_path, longer):
     for name in ("a.en", "b.vi"):
         (tmp_path / name).write_text(("long 中文\n" if name == longer else "x\n") * 8000)
     files = {"train_source": tmp_path / "a.en", "train_target": tmp_path / "b.vi"}
-    for device, batching in (("cpu", "by_length"), ("cuda", "mixed"), ("cuda:1", "mixed")):
-        assert recipe_for_files(files, None, [], Progress(), device).training.batching == batching
-    chosen = preset(8000, 8 * 8000).settings["training"]
-    assert recipe_for_files(files, None, [], Progress()).training.backward_passes == chosen["backward_passes"]
+    chosen = preset(8000, 8 * 8000, gpu=True).settings["training"]
+    recipe, _ = recipe_for_files(files, None, [], gpu=True)
+    assert recipe.training.backward_passes == chosen["backward_passes"]
 
 
 def test_a_disk_that_is_full_is_told_in_a_sentence(tmp_path, command, monkeypatch):

@@ -53,20 +53,26 @@ def test_stopped_while_its_recipe_is_replaced_it_can_be_read_and_replaced(run, m
         run.recipe()
 
 
-def test_what_the_device_chose_stays_on_another(run, tmp_path):
-    """Without a recipe: begun where there is no GPU, and gone on with where there is one."""
+@pytest.mark.parametrize("begun", ["cpu", "cuda"])
+def test_what_the_device_chose_stays_on_another(run, tmp_path, begun, capsys):
+    """Without a recipe: begun where there is no GPU, and gone on with where there is one, and the reverse."""
     files = {
         f"train_{side}": tmp_path / f"corpus/train.{end}"
         for side, end in (("source", "src"), ("target", "tgt"))
     }
 
-    def chosen(path, *overrides):
-        return choose_recipe(None, files, "words", path, overrides, Progress(quiet=True), "cuda")[0]
+    def chosen(path, *overrides, device="cuda" if begun == "cpu" else "cpu"):
+        return choose_recipe(None, files, "words", path, overrides, Progress(), device)[0]
 
-    assert run.recipe().training.batching == "by_length"
-    assert chosen(run.path).training.batching == "by_length"
-    assert chosen(run.path, "training.batching=mixed").training.batching == "mixed"
-    assert chosen(tmp_path / "new").training.batching == "mixed"
+    first, other = chosen(tmp_path / "new", device=begun), chosen(tmp_path / "new")
+    assert first.training.batching != other.training.batching and first.training != other.training
+    run.replace_recipe(first, run.manifest()["corpus"])
+    capsys.readouterr()
+    assert chosen(run.path) == first
+    assert ("There is no GPU" in capsys.readouterr().err) == (begun == "cpu")
+    changed = chosen(run.path, "training.label_smoothing=0.2", "training.batch_tokens=512")
+    expected = {"label_smoothing": 0.2, "batch_tokens": 512}
+    assert changed == first.model_copy(update={"training": first.training.model_copy(update=expected)})
 
 
 @pytest.mark.parametrize("where", ["finish", "open_run"])

@@ -22,8 +22,12 @@ from qknorm.errors import UserError
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
 
-def made(pairs: int) -> Recipe:
-    return make_recipe(preset(pairs, 98 * pairs).settings)
+def made(pairs: int, gpu: bool = True) -> Recipe:
+    return made_of(pairs, 98 * pairs, gpu)
+
+
+def made_of(pairs: int, characters: int, gpu: bool) -> Recipe:
+    return make_recipe(preset(pairs, characters, gpu).settings)
 
 
 def test_ten_thousand_pairs_get_the_settings_of_the_fast_galician_recipe():
@@ -39,11 +43,33 @@ def test_ten_thousand_pairs_get_the_settings_of_the_fast_galician_recipe():
 
 
 @pytest.mark.parametrize("pairs", [500, 5_000, 10_000, 30_000, 100_000])
-def test_a_gpu_gets_batches_of_mixed_lengths_and_all_else_alike(pairs):
-    (settings, reasons), (gpu, more) = (preset(pairs, 98 * pairs, on_gpu) for on_gpu in (False, True))
-    assert make_recipe(settings).training.batching == "by_length"
-    assert gpu["training"].pop("batching") == "mixed" and gpu == settings
-    assert next(reason for reason in more if reason not in reasons).startswith("Batches are of sentences")
+def test_a_gpu_gets_batches_of_mixed_lengths(pairs):
+    assert made(pairs).training.batching == "mixed"
+    assert made(pairs, gpu=False).training.batching == "by_length"
+    assert any(
+        reason.startswith("Batches are of sentences") for reason in preset(pairs, 98 * pairs, True).reasons
+    )
+
+
+@pytest.mark.parametrize("pairs", [1, 500, 5_000, 10_017, 30_000, 49_999])
+def test_without_a_gpu_the_model_is_small_and_the_end_known(pairs):
+    recipe = made(pairs, gpu=False)
+    assert (recipe.model.d_model, recipe.model.encoder_layers, recipe.model.rotary) == (256, 3, True)
+    training = recipe.training
+    assert training.schedule == "linear"
+    assert training.max_steps == pytest.approx(8 * training.epoch_batches, abs=8)
+    assert training.warmup_steps < training.max_steps
+    a_pass = 98 * pairs / 3 / 1024
+    assert training.max_steps == pytest.approx(max(500, min(8000, 80 * a_pass)), abs=50)
+    assert recipe.subwords.dropout_passes == pytest.approx(0.8 * training.max_steps / a_pass, abs=1)
+
+
+def test_without_a_gpu_more_pairs_get_the_paper_base_model_all_the_same():
+    on_cpu, on_gpu = made(50_000, gpu=False), made(50_000)
+    batches = on_gpu.training.model_copy(update={"batching": "by_length"})
+    assert on_cpu == on_gpu.model_copy(update={"training": batches})
+    assert any("days" in reason for reason in preset(50_000, 10**6).reasons)
+    assert not any("days" in reason for reason in preset(50_000, 10**6, gpu=True).reasons)
 
 
 def test_little_text_is_read_with_rotary_positions():
@@ -55,9 +81,11 @@ def test_little_text_is_read_with_rotary_positions():
 def test_little_texts_attention_is_dropped_less_than_all_else():
     """As measured on 4,000 and 10,017 pairs."""
     for pairs in (500, 6_999, 10_000, 19_999):
-        model = made(pairs).model
-        assert model.attention_dropout == 0.1 < model.dropout == model.ff_dropout
+        for gpu in (False, True):
+            model = made(pairs, gpu).model
+            assert model.attention_dropout == 0.1 < model.dropout
     assert made(20_000).model.attention_dropout == made(20_000).model.dropout
+    assert made(49_999, gpu=False).model.attention_dropout == 0.1 < made(49_999, gpu=False).model.dropout
 
 
 def test_dev_decides_the_length_penalty():
@@ -65,11 +93,11 @@ def test_dev_decides_the_length_penalty():
 
 
 def test_passes_over_ten_thousand_pairs_are_counted_by_the_length_of_their_sentences():
-    short, long = (make_recipe(preset(10_000, n * 10_000).settings) for n in (30, 120))
+    short, long = (make_recipe(preset(10_000, n * 10_000, gpu=True).settings) for n in (30, 120))
     assert short.training.max_steps == long.training.max_steps == 12_000
     assert short.subwords.dropout_passes == pytest.approx(4 * long.subwords.dropout_passes, rel=0.02)
     assert short.training.backward_passes == pytest.approx(4 * long.training.backward_passes, rel=0.02)
-    assert make_recipe(preset(10_000, 10**9).settings).training.backward_passes == 1
+    assert make_recipe(preset(10_000, 10**9, gpu=True).settings).training.backward_passes == 1
 
 
 @pytest.mark.parametrize(
@@ -78,7 +106,7 @@ def test_passes_over_ten_thousand_pairs_are_counted_by_the_length_of_their_sente
 def test_many_pairs_get_the_papers_base_settings(pairs, epoch):
     recipe = made(pairs)
     assert recipe.model == ModelSettings()
-    assert recipe.training == TrainingSettings(epoch_batches=epoch)
+    assert recipe.training == TrainingSettings(epoch_batches=epoch, batching="mixed")
     assert recipe.subwords.operations == 8000
 
 
@@ -89,19 +117,22 @@ def test_a_thousand_pairs_get_a_small_model_and_few_subwords():
     assert recipe.subwords.operations == 1000
 
 
-def test_more_pairs_never_get_a_smaller_model():
-    sizes = [made(pairs) for pairs in (1, 1999, 2000, 6999, 7000, 19_999, 20_000, 49_999, 50_000, 10**6)]
+@pytest.mark.parametrize(("gpu", "different"), [(True, 5), (False, 4)])
+def test_more_pairs_never_get_a_smaller_model(gpu, different):
+    pairs = (1, 1999, 2000, 6999, 7000, 19_999, 20_000, 49_999)
+    sizes = [made(each, gpu) for each in (*pairs, *((50_000, 10**6) if gpu else ()))]
     shapes = [
         (r.model.d_model, r.model.encoder_layers, -r.model.dropout, r.subwords.operations) for r in sizes
     ]
     for smaller, larger in pairwise(shapes):
         assert all(a <= b for a, b in zip(smaller, larger, strict=True))
-    assert len(set(shapes)) == 5
+    assert len(set(shapes)) == different
 
 
+@pytest.mark.parametrize("gpu", [False, True])
 @pytest.mark.parametrize("pairs", [1, 1000, 3000, 10_017, 30_000, 133_166])
-def test_reasons_are_sentences_that_speak_of_what_was_chosen(pairs):
-    settings, reasons = preset(pairs, 98 * pairs)
+def test_reasons_are_sentences_that_speak_of_what_was_chosen(pairs, gpu):
+    settings, reasons = preset(pairs, 98 * pairs, gpu)
     assert all(reason[-1] == "." and (reason[0].isupper() or reason[0].isdigit()) for reason in reasons)
     text = " ".join(reasons)
     layers = settings["model"]["encoder_layers"]
@@ -110,6 +141,12 @@ def test_reasons_are_sentences_that_speak_of_what_was_chosen(pairs):
     assert f"ropout {settings['model']['dropout']}" in text
     assert f"every {settings['training']['epoch_batches']:,} batches" in text
     assert f"{pairs:,} pair" in text
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_blank_lines_alone_get_settings_too(gpu):
+    """Reading the text refuses them, line by line."""
+    assert made_of(8000, 0, gpu).training.max_steps > 0
 
 
 def test_no_pairs_no_preset():

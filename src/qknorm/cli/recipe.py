@@ -40,7 +40,7 @@ def choose_recipe(
             )
         recipe = load_recipe(recipe_file, overrides)
     elif named:
-        recipe = recipe_for_files(named, kind, overrides, progress, device)
+        return _recipe_for_files(named, kind, run, overrides, progress, device)
     elif run is not None:
         folder = Run.open(run)
         if kind is not None:
@@ -52,29 +52,47 @@ def choose_recipe(
             "Nothing to learn from is named; give a recipe, or --source and --target, or --run DIR "
             "to go on with a run."
         )
-    path = RUNS / recipe.name if run is None else run
-    if named and recipe_file is None and Run(path).exists:
-        recipe = _as_begun(recipe, Run(path).recipe(), overrides)
+    return recipe, _folder(recipe, run)
+
+
+def _folder(recipe: Recipe, run: Path | None) -> Path:
+    return RUNS / recipe.name if run is None else run
+
+
+def _recipe_for_files(
+    files: Mapping[str, Path],
+    kind: str | None,
+    run: Path | None,
+    overrides: Sequence[str],
+    progress: Progress,
+    device: str | None,
+) -> tuple[Recipe, Path]:
+    """A recipe chosen by the text and the device, and the run folder; says why.
+
+    What was chosen by the device when the run was begun stays, whatever device it goes on with.
+    """
+    from qknorm.cli.options import default_device
+    from qknorm.config import changed_settings
+    from qknorm.run import Run
+
+    gpu = (device or default_device()).startswith("cuda")
+    recipe, reasons = recipe_for_files(files, kind, overrides, gpu)
+    path = _folder(recipe, run)
+    if Run(path).exists:
+        begun = Run(path).recipe()
+        other, others = recipe_for_files(files, kind, overrides, not gpu)
+        if len(changed_settings(begun, other)) < len(changed_settings(begun, recipe)):
+            recipe, reasons = other, others
+    progress.note("Settings chosen by the size of the training text (change them with --set):")
+    for reason in reasons:
+        progress.note(f"  - {reason}")
     return recipe, path
 
 
-def _as_begun(recipe: Recipe, begun: Recipe, overrides: Sequence[str]) -> Recipe:
-    """What was chosen by the device when the run was begun stays, whatever device it goes on with."""
-    if any(override.partition("=")[0].strip() == "training.batching" for override in overrides):
-        return recipe
-    training = recipe.training.model_copy(update={"batching": begun.training.batching})
-    return recipe.model_copy(update={"training": training})
-
-
 def recipe_for_files(
-    files: Mapping[str, Path],
-    kind: str | None,
-    overrides: Sequence[str],
-    progress: Progress,
-    device: str | None = None,
-) -> Recipe:
-    """A recipe for text files without one, chosen by their size and the device; says why."""
-    from qknorm.cli.options import default_device
+    files: Mapping[str, Path], kind: str | None, overrides: Sequence[str], gpu: bool
+) -> tuple[Recipe, list[str]]:
+    """A recipe for text files without one, chosen by their size and the device, and the reasons."""
     from qknorm.config import make_recipe, preset
     from qknorm.data.text import count_characters, count_lines
 
@@ -85,14 +103,11 @@ def recipe_for_files(
             f"{missing} is missing; --source and --target name the two sides of the training text."
         )
     longer = max(count_characters(source), count_characters(target))
-    chosen = preset(count_lines(source), longer, (device or default_device()).startswith("cuda"))
-    progress.note("Settings chosen by the size of the training text (change them with --set):")
-    for reason in chosen.reasons:
-        progress.note(f"  - {reason}")
+    chosen = preset(count_lines(source), longer, gpu)
     settings = {**chosen.settings, "name": run_name(source, target), "data": dict(files)}
     if kind is not None:
         settings["subwords"] = {**chosen.settings["subwords"], "kind": kind}
-    return make_recipe(settings, overrides)
+    return make_recipe(settings, overrides), chosen.reasons
 
 
 def run_name(source: Path, target: Path) -> str:

@@ -17,6 +17,29 @@ CHARACTERS_A_PLACE = 3.0
 ted-gl-en, 3.09 in the first 10,000 pairs of Multi30k's German and English."""
 
 
+MOST_PASSES = 80
+"""Passes over the text after which a small model learns it by heart."""
+
+
+class Small(NamedTuple):
+    """What a small model, for two cores, has for text of so many pairs and more."""
+
+    pairs: int
+    operations: int
+    dropout: float
+    ff_dropout: float
+    common: int
+    """Words that stand so often are cut anew in every pass."""
+
+
+SMALL = (
+    Small(MIDDLE_FROM, 4000, 0.15, 0.1, 50),
+    Small(GALICIAN_FROM, 3000, 0.2, 0.1, 50),
+    Small(2_000, 2000, 0.3, 0.3, 20),
+    Small(0, 1000, 0.3, 0.3, 20),
+)
+
+
 class Preset(NamedTuple):
     """Settings by section, for `make_recipe`, and a sentence for each choice."""
 
@@ -25,31 +48,30 @@ class Preset(NamedTuple):
 
 
 def preset(pairs: int, characters: int, gpu: bool = False) -> Preset:
-    """Settings for a training text of so many sentence pairs, and characters of its longer side."""
+    """Settings for a training text of so many sentence pairs, and characters of its longer side.
+
+    Without a GPU little text gets a model that two cores train in about an hour.
+    """
     if pairs < 1:
         raise UserError(f"There are {pairs} pairs to learn from; at least one is needed.")
-    if GALICIAN_FROM <= pairs < MIDDLE_FROM:
-        chosen = _galician(pairs, characters)
-    else:
-        make = _tiny if pairs < GALICIAN_FROM else _middle if pairs < BASE_FROM else _base
-        chosen = make(pairs)
-        epoch = _epoch_batches(pairs)
-        chosen.settings["training"]["epoch_batches"] = epoch
-        chosen.reasons.append(
-            f"The model is validated every {epoch:,} batches: the paper's epochs have about one batch "
-            "to 90 pairs, within 100 and 2,000."
-        )
+    characters = max(1, characters)  # blank lines alone are refused later, with their numbers
+    chosen = _by_size(pairs, characters) if gpu or pairs >= BASE_FROM else _small(pairs, characters)
     if pairs < BASE_FROM:
         chosen.settings["model"]["rotary"] = True
         chosen.reasons.append(
             "Heads of self-attention are turned by positions (rotary), beyond the paper: with 4,000, 10,017 "
             "and 29,000 pairs that was worth 2 dev BLEU and more (results/rotary.md)."
         )
-    if pairs < MIDDLE_FROM:
+    if pairs < (MIDDLE_FROM if gpu else BASE_FROM):
         chosen.settings["model"]["attention_dropout"] = 0.1
         chosen.reasons.append(
             "Of attention's weights 0.1 are dropped, not as many as of all else: on 10,017 pairs another "
             "1.2 BLEU (results/rotary.md)."
+        )
+    if pairs >= BASE_FROM and not gpu:
+        chosen.reasons.append(
+            "There is no GPU. Two cores learn 339 subwords a second with this model (results/cpu.md), so it "
+            "takes days; a GPU takes minutes."
         )
     if gpu:
         chosen.settings["training"]["batching"] = "mixed"
@@ -70,6 +92,72 @@ def dev_size(pairs: int) -> int:
     if pairs < 4:
         raise UserError(f"{pairs} pairs are too few to split a dev text off; at least 4 are needed.")
     return min(1000, max(pairs // 20, min(100, pairs // 4)))
+
+
+def _by_size(pairs: int, characters: int) -> Preset:
+    """For a GPU, or whoever has the time."""
+    if GALICIAN_FROM <= pairs < MIDDLE_FROM:
+        return _galician(pairs, characters)
+    make = _tiny if pairs < GALICIAN_FROM else _middle if pairs < BASE_FROM else _base
+    chosen = make(pairs)
+    epoch = _epoch_batches(pairs)
+    chosen.settings["training"]["epoch_batches"] = epoch
+    chosen.reasons.append(
+        f"The model is validated every {epoch:,} batches: the paper's epochs have about one batch "
+        "to 90 pairs, within 100 and 2,000."
+    )
+    return chosen
+
+
+def _small(pairs: int, characters: int) -> Preset:
+    """For two cores and about an hour."""
+    size = next(size for size in SMALL if pairs >= size.pairs)
+    batch = 1024
+    a_pass = characters / (batch * CHARACTERS_A_PLACE)
+    updates = max(500, min(8000, round(MOST_PASSES * a_pass / 100) * 100))
+    passes = updates / a_pass
+    noisy = max(1, round(0.8 * passes))
+    epoch = round(updates / 8)
+    return Preset(
+        {
+            "subwords": {
+                "operations": size.operations,
+                "dropout": 0.1,
+                "dropout_on": "source",
+                "dropout_from": size.common,
+                "dropout_passes": noisy,
+            },
+            "model": {
+                **_shape(layers=3, heads=4, dropout=size.dropout),
+                "d_model": 256,
+                "d_ff": 1024,
+                "ff_dropout": size.ff_dropout,
+            },
+            "training": {
+                "batch_tokens": batch,
+                "epoch_batches": epoch,
+                "max_steps": updates,
+                "beta2": 0.98,
+                "learning_rate": 1.5e-3,
+                "schedule": "linear",
+                "warmup_steps": round(updates / 10),
+                "average": "ema",
+                "ema_decay": 0.998,
+            },
+        },
+        [
+            f"There is no GPU, so {pairs:,} pairs are learned by a small model, which two cores train in about "
+            f"an hour at most: 3+3 layers, width 256, 4 heads, dropout {size.dropout} (results/cpu.md). On a GPU "
+            "a larger one is.",
+            f"{size.operations:,} BPE operations; subwords seen only a few times are not learnt, and fewer "
+            "merges were worth several BLEU on small data (Sennrich and Zhang 2019).",
+            f"{updates:,} updates of {batch:,} subwords, about {passes:,.0f} passes over the text: the rate "
+            "rises to 1.5e-3 in the first tenth and falls to zero, and a running mean of weights is kept.",
+            f"Common words of the source side are cut anew in every one of the first {noisy:,} passes "
+            "(BPE-dropout).",
+            f"The model is validated every {epoch:,} batches, eight times in all.",
+        ],
+    )
 
 
 def _tiny(pairs: int) -> Preset:
