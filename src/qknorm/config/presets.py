@@ -147,8 +147,8 @@ def _small(pairs: int, characters: int) -> Preset:
         },
         [
             f"There is no GPU, so {pairs:,} pairs are learned by a small model, which two cores train in an "
-            f"hour or so at most: 3+3 layers, width 256, 4 heads, dropout {size.dropout} (results/cpu.md). On a "
-            "GPU a larger one is.",
+            f"hour or so at most: 3+3 layers, width 256, 4 heads, dropout {size.dropout} (results/cpu.md). "
+            "On a GPU a larger one is.",
             f"{size.operations:,} BPE operations; subwords seen only a few times are not learnt, and fewer "
             "merges were worth several BLEU on small data (Sennrich and Zhang 2019).",
             f"{updates:,} updates of {batch:,} subwords, about {passes:,.0f} passes over the text: the rate "
