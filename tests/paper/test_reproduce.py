@@ -21,7 +21,7 @@ from qknorm.data.registry import find_corpus
 from qknorm.data.text import sha256_file
 from qknorm.errors import UserError
 from qknorm.paper import TARGETS, reproduce
-from qknorm.paper.experiments import FIGURE1, TABLE2
+from qknorm.paper.experiments import FIGURE1, TABLE2, System
 from qknorm.paper.plan import experiment
 from qknorm.paper.records import Record, find_record
 from qknorm.paper.summary import Summary, read_summary
@@ -318,6 +318,18 @@ def test_packed_text_is_the_same_text(home, trained):
     (folder / "dev.en.gz").write_bytes(gzip.compress(b"ano\n" * 8))
     reproduce(wish(home, "table2", ["en-vi"], trains=False))
     assert all("other text" in row["stale"][0] for row in rows_of(home, "table2"))
+
+
+def test_rows_without_any_figure_are_listed_and_not_tabled(home, monkeypatch):
+    asked = wish(home, "table2", ["en-vi"], trains=False)
+    rows = asked.targets[0].rows
+    new = replace(rows[1], label="ours alone", paper=None, system=System("new", ("model.qk_scale_per=head",)))
+    changed = replace(asked.targets[0], rows=(*rows, new))
+    monkeypatch.setitem(TARGETS, "table2", changed)
+    reproduce(replace(asked, targets=[changed]))
+    tabled, listed = (home / "results" / "table2.md").read_text().split("Not run, and what to do for it:")
+    assert "| ours alone |" not in tabled and "en→vi, ours alone: `qknorm reproduce table2" in listed
+    assert "| sk→en | QKNorm + LayerNorm | 33.23 | not run |" in tabled  # the paper has a figure of it
 
 
 def test_one_training_under_two_names_is_trained_once(home, trained, monkeypatch):

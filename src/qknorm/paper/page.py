@@ -52,13 +52,18 @@ def _group(summary: dict[str, Any], group: dict[str, Any]) -> list[str]:
 
 
 def result_table(summary: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
-    """The paper's figure beside ours, the difference, and the test against the reference row."""
+    """The paper's figure beside ours, the difference, and the test against the reference row.
+
+    Rows of which neither the paper nor we have a figure are left to the list of what was not run.
+    """
     against = summary["against"]
     head = ["pair", "row", "paper", "ours", "spread", "ours − paper", "dev", "seeds", "minutes"]
     if against is not None:
         head[-1:] = [f"against {against}", "p", "minutes"]
     body = []
     for row in rows:
+        if row["status"] == "not run" and row["paper"] is None:
+            continue
         if row["status"] != "done":
             blank = ["–"] * (len(head) - 4)
             body.append([PAIRS[row["pair"]].arrow, row["label"], number(row["paper"]), row["status"], *blank])
