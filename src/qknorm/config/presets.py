@@ -15,8 +15,6 @@ BASE_FROM = 50_000
 CHARACTERS_A_PLACE = 3.0
 """Characters of a text's longer side to each place in its batches, with 3,000 BPE operations: 2.99 in
 ted-gl-en, 3.09 in the first 10,000 pairs of Multi30k's German and English."""
-
-
 MOST_PASSES = 80
 """Passes over the text after which a small model learns it by heart."""
 
@@ -142,13 +140,13 @@ def _small(pairs: int, characters: int) -> Preset:
                 "schedule": "linear",
                 "warmup_steps": round(updates / 10),
                 "average": "ema",
-                "ema_decay": 0.998,
+                "ema_decay": round(1 - 16 / updates, 4),
             },
         },
         [
             f"There is no GPU, so {pairs:,} pairs are learned by a small model, which two cores train in an "
             f"hour or so at most: 3+3 layers, width 256, 4 heads, dropout {size.dropout} (results/cpu.md). "
-            "On a GPU a larger one is.",
+            "On a GPU other settings are chosen.",
             f"{size.operations:,} BPE operations; subwords seen only a few times are not learnt, and fewer "
             "merges were worth several BLEU on small data (Sennrich and Zhang 2019).",
             f"{updates:,} updates of {batch:,} subwords, about {passes:,.0f} passes over the text: the rate "
