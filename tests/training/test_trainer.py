@@ -1,6 +1,7 @@
 """The training loop: it learns, goes on exactly after any interruption, and says what went wrong."""
 
 import math
+import re
 import shutil
 import signal
 import subprocess
@@ -478,6 +479,16 @@ def test_logits_that_run_away_are_told_once(corpus, cache, tmp_path, capsys, mon
     assert (
         "warning: The largest attention logit has reached 852." in said[0] and "model.qk_norm=l2" in said[0]
     )
+
+
+def test_how_long_it_will_take_is_told_where_the_end_is_known(corpus, cache, tmp_path, capsys):
+    steps = "training.max_epochs=9", "training.max_steps=10", "training.schedule=linear"
+    run = train(tiny_recipe(corpus, *steps), tmp_path / "run", device="cpu", cache=cache).run
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch ")]
+    assert [row["step"] for row in run.history()] == [4, 8, 10]
+    assert [bool(re.search(r" tokens/s, \d:\d\d left$", line)) for line in told] == [True, True, False]
+    train(tiny_recipe(corpus), tmp_path / "open end", device="cpu", cache=cache)
+    assert " left" not in capsys.readouterr().err
 
 
 def test_settings_without_effect_are_named(corpus, cache, tmp_path, capsys):

@@ -6,6 +6,7 @@ import math
 import shutil
 from typing import Any
 
+from qknorm.clock import clock
 from qknorm.model import Transformer
 from qknorm.nn import attention_modules
 from qknorm.run import Run
@@ -96,13 +97,24 @@ class Journal:
                 self._writer.add_scalar(key, value, row["step"])
         self._writer.flush()
 
+    def left(self, max_steps: int | None) -> float | None:
+        """Seconds that the updates to come will take, as long as those of the last epoch; None if unknown."""
+        if max_steps is None or not self.rows:
+            return None
+        row, before = self.rows[-1], self.rows[-2] if len(self.rows) > 1 else None
+        if before is None:  # what went before the first update will not come again
+            return float(row["seconds"] / row["step"] * (max_steps - row["step"]))
+        pace = (row["elapsed"] - before["elapsed"]) / (row["step"] - before["step"])
+        return float(pace * (max_steps - row["step"]))
+
     @staticmethod
-    def line(row: dict[str, Any]) -> str:
-        """A row as a line for the user."""
+    def line(row: dict[str, Any], left: float | None = None) -> str:
+        """A row as a line for the user, with the seconds that are left."""
         bleu = "" if row["dev_bleu"] is None else f", dev BLEU {row['dev_bleu']:.2f}"
         g = "" if row["g_min"] is None else f", g {row['g_min']:.1f}…{row['g_max']:.1f}"
         return (
             f"epoch {row['epoch']}: update {row['step']}, loss {row['train_loss']:.3f}, dev perplexity "
             f"{row['dev_perplexity']:.2f}{bleu}{' (best)' if row['best'] else ''}{g}, rate "
             f"{row['learning_rate']:.2e}, {row['tokens_per_second']:.0f} tokens/s"
+            f"{'' if left is None else f', {clock(left)} left'}"
         )

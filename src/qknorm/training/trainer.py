@@ -307,7 +307,8 @@ class Trainer:
         if self.workers.first:
             self.journal.add(row)
         self._save()
-        self.progress.note(Journal.line(row))
+        left = self.journal.left(self.settings.max_steps) if state.finished is None else None
+        self.progress.note(Journal.line(row, left))
         if caution is not None:
             self.progress.warn(caution)
         if state.finished is not None:
