@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.utils.checkpoint
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from qknorm.nn import (
     CrossCache,
@@ -253,6 +254,13 @@ class TestTheTable:
         torch.func.grad(lambda x: (positions(20) * x).sum())(torch.randn(20, 8))
         assert torch.equal(copy.deepcopy(positions)(20), cls(8)(20))
         assert torch.equal(pickle.loads(pickle.dumps(positions))(20), cls(8)(20))
+
+    def test_tensors_without_values_leave_it_alone(self, cls):
+        positions = cls(8, room=4)
+        table = positions.table
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            assert positions(20).shape == (20, 8)
+        assert positions.table is table and torch.equal(positions(20), cls(8)(20))
 
     def test_compiled_code_leaves_it_alone(self, cls):
         positions = cls(8)
