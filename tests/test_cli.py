@@ -119,7 +119,7 @@ def test_settings_without_a_recipe_are_chosen_by_the_size_of_the_text(texts):
 @pytest.mark.parametrize(
     ("device", "batching", "told"),
     [
-        ("cpu", "by_length", "There is no GPU, so 3 pairs"),
+        ("cpu", "by_length", "Without a GPU 3 pairs"),
         ("cuda", "mixed", "3 pairs are less than any corpus of the paper"),
         ("cuda:1", "mixed", "3 pairs are less than any corpus of the paper"),
     ],

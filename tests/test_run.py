@@ -69,7 +69,7 @@ def test_what_the_device_chose_stays_on_another(run, tmp_path, begun, capsys):
     run.replace_recipe(first, run.manifest()["corpus"])
     capsys.readouterr()
     assert chosen(run.path) == first
-    assert ("There is no GPU" in capsys.readouterr().err) == (begun == "cpu")
+    assert ("Without a GPU" in capsys.readouterr().err) == (begun == "cpu")
     changed = chosen(run.path, "training.label_smoothing=0.2", "training.batch_tokens=512")
     expected = {"label_smoothing": 0.2, "batch_tokens": 512}
     assert changed == first.model_copy(update={"training": first.training.model_copy(update=expected)})

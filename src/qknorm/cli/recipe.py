@@ -40,7 +40,7 @@ def choose_recipe(
             )
         recipe = load_recipe(recipe_file, overrides)
     elif named:
-        return _recipe_for_files(named, kind, run, overrides, progress, device)
+        return _chosen_for_files(named, kind, run, overrides, progress, device)
     elif run is not None:
         folder = Run.open(run)
         if kind is not None:
@@ -59,7 +59,7 @@ def _folder(recipe: Recipe, run: Path | None) -> Path:
     return RUNS / recipe.name if run is None else run
 
 
-def _recipe_for_files(
+def _chosen_for_files(
     files: Mapping[str, Path],
     kind: str | None,
     run: Path | None,
