@@ -59,6 +59,7 @@ def test_without_a_gpu_the_model_is_small_and_the_end_known(pairs):
     assert training.schedule == "linear"
     assert training.max_steps == pytest.approx(8 * training.epoch_batches, abs=8)
     assert training.warmup_steps < training.max_steps
+    assert 1 / (1 - training.ema_decay) == pytest.approx(training.max_steps / 16, rel=0.03)
     a_pass = 98 * pairs / 3 / 1024
     assert training.max_steps == pytest.approx(max(500, min(8000, 80 * a_pass)), abs=50)
     assert recipe.subwords.dropout_passes == pytest.approx(0.8 * training.max_steps / a_pass, abs=1)
